@@ -1,0 +1,193 @@
+"""What every experiment's command shares: Hydra around it, one clear line for bad input.
+
+config in, tables out      constants live in conf/, functions get them as arguments
+where results go           results/<experiment>/<model>/<task>-<ablation>,<what differs from conf>
+bad input                  one line on stderr and a non-zero exit; no traceback, nothing left behind
+faults of the program      keep their traceback
+"""
+
+import difflib
+import hashlib
+import inspect
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from hydra.utils import get_method
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from interp.errors import InputError
+
+CONF = Path(__file__).parent.parent / "conf"
+ELSEWHERE = ("hydra", "device")
+"""Keys that do not name a result."""
+
+
+def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callable[[], None]]:
+    """Turn `experiment(cfg, folder)` into a command with the configuration `conf/<name>.yaml`."""
+
+    def wrap(experiment: Callable[[DictConfig, Path], None]) -> Callable[[], None]:
+        def job(cfg: DictConfig) -> None:
+            folder = Path(os.path.relpath(HydraConfig.get().runtime.output_dir))
+            is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
+            with _reporting(folder, stay=is_multirun):
+                OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+                experiment(cfg, folder)
+
+        def main() -> None:
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us instead of being printed
+            warnings.filterwarnings("ignore", module="hydra|transformer_lens|transformers|torch")
+            with _reporting(None, stay=False):
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(job)()
+
+        return main
+
+    return wrap
+
+
+@contextmanager
+def _reporting(folder: Path | None, *, stay: bool) -> Iterator[None]:
+    """Print bad input as one line and exit; with `stay`, let a multirun go on to its next job."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("\nstopped: the same command goes on where this one was", file=sys.stderr)
+        os._exit(130)  # at once: worker threads may be deep in a matrix product
+    except (InputError, HydraException, OmegaConfBaseException) as error:
+        if folder is not None:
+            _remove_if_empty(folder)
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        if not stay:
+            sys.exit(getattr(error, "status", 2))
+        raise
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Take back the folders that Hydra made for nothing."""
+    with suppress(OSError):
+        for place in (folder, *folder.parents):
+            place.rmdir()  # fails at the first one that holds anything
+
+
+def _one_line(error: Exception) -> str:
+    """Put an error into one line; for a misspelt key, add the nearest that exists."""
+    cause = error
+    while cause.__cause__ is not None and not isinstance(cause, InputError):
+        cause = cause.__cause__  # type: ignore[assignment]
+    text = " ".join(str(cause if str(cause) else error).split())
+    key = re.search(r"Key '([\w.]+)' is not in struct", text)
+    if key:
+        known = sorted(_keys())
+        near = difflib.get_close_matches(key[1], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        full = re.search(r"full_key: ([\w.]+)", text)
+        return f"there is no key '{full[1] if full else key[1]}' in the configuration; {hint}"
+    missing = re.search(r"Missing mandatory value: ([\w.]+)", text)
+    if missing:
+        return f"{missing[1]} is missing: set {missing[1]}=…"
+    return text
+
+
+def _keys() -> set[str]:
+    """List the keys of all configuration files."""
+    keys = {group.name for group in CONF.iterdir() if group.is_dir()}
+    for file in CONF.rglob("*.yaml"):
+        keys |= {str(key) for key in OmegaConf.load(file)}
+    return keys - {"defaults", "hydra", "_target_"}
+
+
+def build(node: DictConfig, *args: Any) -> Any:
+    """Call a node's `_target_` with the node's other entries.
+
+    Unlike Hydra's `instantiate` it copies nothing and lets the target's own errors through.
+
+    Raises:
+        InputError: An entry is no argument of the target.
+    """
+    entries = {str(key): node[key] for key in node if key != "_target_"}
+    target = get_method(node["_target_"])
+    unknown = set(entries) - set(inspect.signature(target).parameters)
+    if unknown:
+        raise InputError(f"{unknown.pop()} is no setting of {node['_target_']}")
+    return target(*args, **entries)
+
+
+def device(name: str) -> str:
+    """Choose the device: `auto` is cuda where there is one, or else cpu."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device={name}: not available here (auto, cpu or cuda)") from error
+    return name
+
+
+def folder(*, _root_: DictConfig) -> str:
+    """Name a run's folder: model, task and ablation, then every setting that differs from conf/."""
+    choices = {
+        group: choice
+        for group, choice in _root_.hydra.runtime.choices.items()
+        if not group.startswith("hydra/")
+    }
+    default = compose(_root_.hydra.job.config_name, [f"{g}={c}" for g, c in choices.items()])
+    ours, theirs = (_leaves(_plain(cfg)) for cfg in (_root_, default))
+    differing = {key: value for key, value in ours.items() if theirs.get(key) != value}
+    model = choices.get("model", "all")
+    for key in ("model.name", "model.path"):
+        if key in differing:
+            model = _slug(differing.pop(key))
+    what = [str(choices[g]) for g in ("task",) if g in choices]
+    if "ablation" in ours:
+        what.append(str(ours["ablation"]))
+        differing.pop("ablation", None)
+    name = ",".join(
+        ["-".join(what) or "default", *(f"{k}={_slug(v)}" for k, v in sorted(differing.items()))]
+    )
+    if len(name) > 120:
+        name = f"{'-'.join(what)},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{model}/{name}"
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    """Take the part of a configuration that names a result."""
+    cfg = OmegaConf.masked_copy(cfg, [key for key in cfg if key not in ELSEWHERE])
+    cfg = OmegaConf.merge({"device": "any"}, cfg)  # models refer to it
+    plain = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False)
+    return {str(key): value for key, value in plain.items() if key != "device"}  # type: ignore[union-attr]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to dotted keys."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        leaves |= _leaves(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return leaves
+
+
+def _slug(value: Any) -> str:
+    """Write a value so that it can stand in a folder's name; a path by its last part and a hash."""
+    if isinstance(value, list):
+        return "+".join(map(_slug, value))
+    text = str(value)
+    if "/" in text:
+        digest = hashlib.sha256(str(Path(text).expanduser().resolve()).encode()).hexdigest()[:6]
+        text = f"{Path(text).name}-{digest}"
+    return re.sub(r"[^\w.=-]+", "_", text)
+
+
+OmegaConf.register_new_resolver("folder", folder, replace=True)

@@ -1,0 +1,1 @@
+"""Tasks: examples and the metric that turns each into one number (see interp.tasks.task)."""

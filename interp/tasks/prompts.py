@@ -1,0 +1,105 @@
+"""Prompts with an answer and a distractor: which of the two does the model expect next?
+
+Metric: logit(answer) - logit(distractor) at the position before the first token in which the two
+continuations `prompt + answer` and `prompt + distractor` differ. Both are tokenised as a whole, so
+an answer is read as it stands after its prompt.
+"""
+
+import pandas as pd
+
+from interp.errors import InputError
+from interp.models.head_model import HeadModel
+from interp.models.text import Encoded
+from interp.tasks import files
+from interp.tasks.task import Item, Task, logit_difference
+
+
+def task(model: HeadModel, *, path: str, min_accuracy: float) -> Task:
+    """Read a CSV file with the columns `prompt, answer, distractor` and, optionally, `corrupted`.
+
+    `cluster` and `stratum` are taken over where the file has them; otherwise each prompt is its own
+    cluster.
+    """
+    table = files.csv(path, ["prompt", "answer", "distractor"], ["corrupted"])
+    return from_table(model, table, name="prompts", min_accuracy=min_accuracy)
+
+
+def from_table(model: HeadModel, table: pd.DataFrame, *, name: str, min_accuracy: float) -> Task:
+    """Make a task of a table of prompts.
+
+    Raises:
+        InputError: The model is no decoder, or a row cannot be used; the line names the row.
+    """
+    if model.kind != "decoder":
+        raise InputError(
+            f"task={name} needs a causal language model; {model.name} is an "
+            f"{model.kind.replace('_', '-')} (try task=similarity, masked_tokens or seq2seq)"
+        )
+    pairs = [_pair(model, row, name) for row in table.reset_index(drop=True).itertuples()]
+    items = [item for item, _ in pairs]
+    facts = pd.DataFrame([fact for _, fact in pairs])
+    known = table.reset_index(drop=True).drop(columns=["corrupted"], errors="ignore")
+    facts = known.assign(example=range(len(known)), **facts)
+    if "cluster" not in facts:
+        facts["cluster"] = facts["example"].astype(str)
+    return Task(
+        name=name,
+        metric="logit_diff",
+        higher_is_better=True,
+        unit="logits",
+        score=logit_difference,
+        examples=[(item,) for item in items],
+        table=facts,
+        min_accuracy=min_accuracy,
+        corrupted=_corrupted(model, table, items) if "corrupted" in table else None,
+    )
+
+
+def _pair(model: HeadModel, row: tuple, name: str) -> tuple[Item, dict[str, object]]:
+    """Tokenise one prompt with its two continuations and find where they part."""
+    place = f"task={name}, row {row.Index}"
+    if row.answer == row.distractor:
+        raise InputError(f"{place}: answer and distractor are both '{row.answer}'")
+    try:
+        answer, distractor = model.codec.encode_pair(row.prompt, [row.answer, row.distractor])
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
+    shared = 0
+    while (
+        shared < min(len(answer), len(distractor)) and answer.ids[shared] == distractor.ids[shared]
+    ):
+        shared += 1
+    if shared == min(len(answer), len(distractor)):
+        raise InputError(
+            f"{place}: the tokens of '{row.answer}' and '{row.distractor}' do not part: "
+            f"one is the beginning of the other"
+        )
+    if shared == 0:
+        raise InputError(f"{place}: '{row.prompt}' leaves no token to read before the answer")
+    first, second = answer.ids[shared], distractor.ids[shared]
+    item = Item(answer[:shared], read=(shared - 1,), ids=((first, second),))
+    prompt = model.codec.without_end(model.codec.encode(row.prompt)) if row.prompt.strip() else []
+    tokens = model.codec.tokenizer.convert_ids_to_tokens([first, second])
+    facts = {
+        "n_tokens": shared,
+        "answer_token": tokens[0],
+        "distractor_token": tokens[1],
+        # True where the two share their first tokens (or merge with the prompt's last one), so that
+        # the metric is read elsewhere than right after the prompt
+        "moved": shared != len(prompt),
+    }
+    return item, facts
+
+
+def _corrupted(model: HeadModel, table: pd.DataFrame, items: list[Item]) -> list[tuple[Item, ...]]:
+    """Tokenise the corrupted twins; each must have as many tokens as its prompt."""
+    twins = []
+    for number, (prompt, item) in enumerate(zip(table["corrupted"], items, strict=True)):
+        text: Encoded = model.codec.without_end(model.codec.encode(prompt))
+        if len(text) != len(item.text):
+            raise InputError(
+                f"row {number}: the corrupted prompt has {len(text)} tokens, "
+                f"its clean twin {len(item.text)}; they must be equal"
+            )
+        twins.append((Item(text, read=item.read, ids=item.ids),))
+    return twins
