@@ -24,7 +24,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from experiments.command import ELSEWHERE, build, command, device
+from experiments.command import build, command, plain
 from interp import gates, heads, plots, results, statistics, sweep
 from interp.errors import InputError
 from interp.heads import Head
@@ -120,7 +120,7 @@ def check_clean(task: Task, clean: np.ndarray) -> dict[str, Any]:
 def measure(cfg: DictConfig, run: results.Run) -> None:
     """Sweep, and write tables and figures into the run's folder."""
     started = time.time()
-    model = build(OmegaConf.merge(cfg.model, {"device": device(cfg.device)}))
+    model = build(cfg.model)
     task = build(cfg.task, model).first(cfg.n_examples)
     targets = chosen_heads(model, cfg.heads)
     source = baseline(cfg, model, task)
@@ -217,9 +217,10 @@ def report(run: results.Run, top: int) -> None:
     )
     accuracy = record.get("clean_accuracy")
     share = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+    n = summary["n"].iloc[0]
     print(
         f"clean {record['metric']} {record['clean_score']:.3f} {record['unit_of_metric']}{share} "
-        f"(n = {summary['n'].iloc[0]}); the {len(table)} heads with the most damage of {len(summary)}:"
+        f"(n = {n}); the {len(table)} heads with the most damage of {len(summary)}:"
     )
     for stratum, value in record.get("clean_accuracy_by_stratum", {}).items():
         print(f"  accuracy {value:.3f}  {stratum}")
@@ -237,14 +238,12 @@ def main(cfg: DictConfig, folder: Path) -> None:
     ):
         if cfg[key] not in known:
             raise InputError(f"{key}={cfg[key]}: one of {', '.join(known)}")
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    config = {key: value for key, value in plain.items() if key not in ELSEWHERE}
     inputs = {
         key: results.file_hash(Path(path))
         for key in ("task.path", "model.path", "model.name", "reference.path")
         if (path := OmegaConf.select(cfg, key)) and Path(path).exists()
     }
-    run = results.Run(folder, config, inputs)
+    run = results.Run(folder, plain(cfg), inputs)
     if not run.is_done:
         measure(cfg, run)
     report(run, cfg.top)

@@ -30,8 +30,8 @@ from omegaconf.errors import OmegaConfBaseException
 from interp.errors import InputError
 
 CONF = Path(__file__).parent.parent / "conf"
-ELSEWHERE = ("hydra", "device")
-"""Keys that do not name a result."""
+NULLABLE = ("n_examples",)
+"""Numbers that may be null."""
 
 
 def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callable[[], None]]:
@@ -43,6 +43,7 @@ def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callabl
             is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
             with _reporting(folder, stay=is_multirun):
                 OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+                _check_types(cfg)
                 experiment(cfg, folder)
 
         def main() -> None:
@@ -60,13 +61,15 @@ def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callabl
 def _reporting(folder: Path | None, *, stay: bool) -> Iterator[None]:
     """Print bad input as one line and exit; with `stay`, let a multirun go on to its next job."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            if folder is not None:
+                _remove_if_empty(folder)
     except KeyboardInterrupt:
         print("\nstopped: the same command goes on where this one was", file=sys.stderr)
         os._exit(130)  # at once: worker threads may be deep in a matrix product
     except (InputError, HydraException, OmegaConfBaseException) as error:
-        if folder is not None:
-            _remove_if_empty(folder)
         print(f"error: {_one_line(error)}", file=sys.stderr)
         if not stay:
             sys.exit(getattr(error, "status", 2))
@@ -93,10 +96,41 @@ def _one_line(error: Exception) -> str:
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
         full = re.search(r"full_key: ([\w.]+)", text)
         return f"there is no key '{full[1] if full else key[1]}' in the configuration; {hint}"
-    missing = re.search(r"Missing mandatory value: ([\w.]+)", text)
-    if missing:
-        return f"{missing[1]} is missing: set {missing[1]}=…"
-    return text
+    if "Missing mandatory value" in text:
+        name = getattr(cause, "full_key", None) or "a value"
+        return f"{name} is missing: set {name}=…"
+    return text.partition(" Config search path:")[0]
+
+
+def _check_types(cfg: DictConfig) -> None:
+    """Check that numbers are numbers and switches are switches, as they are in conf/.
+
+    Raises:
+        InputError: A value is of another type, or a number is negative.
+    """
+    default = _leaves(plain(_defaults(HydraConfig.get())))
+    for key, value in _leaves(plain(cfg)).items():
+        known = default.get(key)
+        if isinstance(known, bool) and not isinstance(value, bool):
+            raise InputError(f"{key}={value}: true or false")
+        if isinstance(known, bool) or not isinstance(known, int | float):
+            continue
+        if value is None and key in NULLABLE:
+            continue
+        kinds, what = (
+            (int, "a whole number") if isinstance(known, int) else (int | float, "a number")
+        )
+        if isinstance(value, bool) or not isinstance(value, kinds) or value < 0:
+            raise InputError(f"{key}={value}: {what} of at least 0, such as {known}")
+
+
+def _defaults(hydra_cfg: Any) -> DictConfig:
+    """Compose what the configuration would be without the user's values, for the same groups."""
+    choices = hydra_cfg.runtime.choices.items()
+    return compose(
+        hydra_cfg.job.config_name,
+        [f"{group}={choice}" for group, choice in choices if not group.startswith("hydra/")],
+    )
 
 
 def _keys() -> set[str]:
@@ -123,28 +157,11 @@ def build(node: DictConfig, *args: Any) -> Any:
     return target(*args, **entries)
 
 
-def device(name: str) -> str:
-    """Choose the device: `auto` is cuda where there is one, or else cpu."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device={name}: not available here (auto, cpu or cuda)") from error
-    return name
-
-
 def folder(*, _root_: DictConfig) -> str:
     """Name a run's folder: model, task and ablation, then every setting that differs from conf/."""
-    choices = {
-        group: choice
-        for group, choice in _root_.hydra.runtime.choices.items()
-        if not group.startswith("hydra/")
-    }
-    default = compose(_root_.hydra.job.config_name, [f"{g}={c}" for g, c in choices.items()])
-    ours, theirs = (_leaves(_plain(cfg)) for cfg in (_root_, default))
+    choices = _root_.hydra.runtime.choices
+    default = _defaults(_root_.hydra)
+    ours, theirs = (_leaves(plain(cfg, resolve=False)) for cfg in (_root_, default))
     differing = {key: value for key, value in ours.items() if theirs.get(key) != value}
     model = choices.get("model", "all")
     for key in ("model.name", "model.path"):
@@ -162,12 +179,11 @@ def folder(*, _root_: DictConfig) -> str:
     return f"{model}/{name}"
 
 
-def _plain(cfg: DictConfig) -> dict[str, Any]:
-    """Take the part of a configuration that names a result."""
-    cfg = OmegaConf.masked_copy(cfg, [key for key in cfg if key not in ELSEWHERE])
-    cfg = OmegaConf.merge({"device": "any"}, cfg)  # models refer to it
-    plain = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False)
-    return {str(key): value for key, value in plain.items() if key != "device"}  # type: ignore[union-attr]
+def plain(cfg: DictConfig, *, resolve: bool = True) -> dict[str, Any]:
+    """Take the experiment's part of a configuration, as plain dictionaries and lists."""
+    ours = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    tree: Any = OmegaConf.to_container(ours, resolve=resolve, throw_on_missing=False)
+    return tree
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 ξ is 1 where a head does its work and 0 where it is replaced by a baseline b:
 
-    zero                b = 0 (Michel et al. 2019, Voita et al. 2019): the value bias is part of z and
-                        goes with it, W_O's bias stays, no other head is rescaled
+    zero                b = 0 (Michel et al. 2019, Voita et al. 2019): the value bias is part of z
+                        and goes with it, W_O's bias stays, no other head is rescaled
     mean                b = the mean of z over the real tokens of a reference text
     mean_by_position    the same for each position, counted from the first real token
     resample            b = z at the same position in a partner example of equal token counts,
@@ -44,8 +44,9 @@ POSITIONS = ("all", "not_first", "answer")
 class Baseline(Protocol):
     """What stands in for z where a gate is closed."""
 
-    n_draws: int
-    """How many versions of it there are; the effect is averaged over them."""
+    @property
+    def n_draws(self) -> int:
+        """How many versions of it there are; the effect is averaged over them."""
 
     def prepare(self, model: HeadModel, task: Task, examples: Sequence[int]) -> None:
         """Get ready for the rows of one batch of examples."""
@@ -190,7 +191,7 @@ def check_values(model: HeadModel, batch: Batch) -> None:
     uniform = Uniform(model)
     sites = [site.name for site in model.sites]
     with model.watching_z() as z, uniform.watching(model.attentions):
-        model.hidden(batch)
+        model.visit(batch)
     for (name, layer), pattern in model.patterns(batch, sites).items():
         site = model.site[name]
         v = uniform.values[name, layer].repeat_interleave(uniform.group_size((name, layer)), dim=2)
@@ -226,7 +227,7 @@ def means(
     counts: dict[Place, Tensor] = {}
     for asked in batches:
         with model.watching_z() as z:
-            model.hidden(asked.batch)
+            model.visit(asked.batch)
         for place, values in z.items():
             text = asked.batch.queries(model.site[place[0]])
             real = text.mask if specials else text.mask & ~text.special
@@ -371,7 +372,7 @@ def acting(
             if site.stack == "encoder_blocks" or not asked.asked.any():
                 raise InputError(
                     f"positions=answer: no logits are read at the positions of {site.name} "
-                    f"(use all or not_first{', or name the decoder heads' if site.stack == 'encoder_blocks' else ''})"
+                    f"(use all or not_first, or name heads of another site)"
                 )
             mark = torch.zeros_like(mark)
             rows, reads = asked.asked.nonzero().unbind(-1)

@@ -2,7 +2,7 @@
 
 A run is a folder:
 
-    run.json              resolved configuration, plan, versions, model: written before the first row
+    run.json              resolved configuration, plan, versions, model; written first
     parts/00000.parquet   rows of a finished part of the plan; a part is there whole or not at all
     effects.parquet       one line a head and example
     summary.parquet       one line a head, with interval and test
@@ -77,7 +77,7 @@ class Run:
 
     def start(self, facts: Mapping[str, Any]) -> None:
         """Write run.json, before the first row."""
-        (self.folder / "parts").mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         record = {"done": False, **self.identity, **facts, **environment()}
         write_text(self.record_path, json.dumps(record, indent=2))
 
@@ -87,6 +87,7 @@ class Run:
 
     def write_part(self, number: int, rows: pd.DataFrame) -> None:
         """Add a finished part."""
+        self.part(number).parent.mkdir(exist_ok=True)
         write_table(self.part(number), rows)
 
     def rows(self, n_parts: int) -> pd.DataFrame:
@@ -259,9 +260,12 @@ def summary(table: pd.DataFrame, *, n_draws: int, level: float, seed: int) -> pd
 
 
 def draw_spread(rows: pd.DataFrame) -> np.ndarray:
-    """Measure how far the draws of a baseline disagree: the standard deviation over draws of each
-    setting's mean, in the metric's unit; missing where there is one draw.
-    """  # noqa: D205
+    """Measure how far the draws of a baseline disagree.
+
+    Returns:
+        The standard deviation over draws of each setting's mean, in the metric's unit; missing
+        where there is one draw.
+    """
     means = rows.groupby(["setting", "draw"])["ablated"].mean().unstack()
     return means.std(axis=1).to_numpy()
 

@@ -9,8 +9,8 @@ measured on this head, so heads may have been given differently many examples.
                type; examples that are independent each get a label of their own
     damage     score of the whole model minus score with the head removed; 0 where it is not needed
 
-Random draws come from a seed. A head's numbers depend (but for rounding) on its own row, the labels,
-the seed and the number of draws, not on which other heads are in the array.
+Random draws come from a seed. A head's numbers depend (but for rounding) on its own row, the
+labels, the seed and the number of draws, not on which other heads are in the array.
 """
 
 from collections.abc import Iterable, Iterator
@@ -201,9 +201,8 @@ def _by_cluster(
     n = len(clusters)
     member = sparse.csr_array((np.ones(n), (np.arange(n), cluster)), shape=(n, len(names)))
     measured = ~np.isnan(values)
-    return np.where(measured, values.astype(np.float64), 0.0) @ member, measured.astype(
-        np.float64
-    ) @ member
+    known = np.where(measured, values.astype(np.float64), 0)
+    return known @ member, measured.astype(np.float64) @ member
 
 
 def _alike(

@@ -5,9 +5,9 @@ the same block go through together, as settings x examples, and the blocks befor
 from a clean run of the batch (HeadModel.replaying). A row run this way equals the same row run by a
 plain full forward, to 1e-4 in float32: matrix products differ in the last bits with their shapes.
 
-What is run in which order is a pure function of the configuration (`plan`): batches hold examples of
-equal token counts, so that hardly a position is padding, and a part is a run of micro-batches whose
-rows are written to disk together.
+What is run in which order is a pure function of the configuration (`plan`): batches hold examples
+of equal token counts, so that hardly a position is padding, and a part is a run of micro-batches
+whose rows are written to disk together.
 """
 
 from collections.abc import Iterator, Sequence

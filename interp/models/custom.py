@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from interp.axes import Residual, Z
 from interp.heads import Site
 from interp.models.head_model import Batch, Handle, HeadModel, Values
-from interp.models.pretrained import fingerprint, float_type
+from interp.models.pretrained import fingerprint, float_type, torch_device
 from interp.models.text import byte_tokenizer, codec
 from interp.transformer import Transformer, load
 
@@ -48,9 +48,8 @@ class CustomModel(HeadModel):
     def hidden(self, batch: Batch) -> Residual:
         """Run the model up to its final hidden states, after the last norm."""
         kept: list[Tensor] = []
-        handle = self.module.unembed.register_forward_pre_hook(
-            lambda _module, args: kept.append(args[0])
-        )
+        unembed: Any = self.module.unembed
+        handle = unembed.register_forward_pre_hook(lambda _module, args: kept.append(args[0]))
         try:
             self.run(batch)
         finally:
@@ -130,7 +129,7 @@ def custom(
     else:
         tokenizer = byte_tokenizer("none" if module.config.kind == "decoder" else "both")
     return from_transformer(
-        module.to(device, float_type(dtype)),
+        module.to(torch_device(device), float_type(dtype)),
         tokenizer,
         name=Path(path).name,
         prepend_bos=prepend_bos,

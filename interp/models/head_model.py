@@ -1,7 +1,7 @@
 """The one interface through which everything else sees a model.
 
-A HeadModel runs batches, and lets its heads be watched and edited. Two things make it fast and exact
-for any architecture:
+A HeadModel runs batches, and lets its heads be watched and edited. Two things make it fast and
+exact for any architecture:
 
     editing     a head's output z is changed on its way into W_O, for the length of a `with` block
     replaying   blocks before the first edited one are replaced by stubs that return the outputs of
@@ -172,6 +172,14 @@ class HeadModel(ABC):
             return self.run(batch)
         finally:
             handle.remove()
+
+    def visit(self, batch: Batch) -> None:
+        """Run the model for the sake of its heads alone: as little as possible is unembedded."""
+        if self.unembed is None:
+            self.hidden(batch)
+        else:
+            width = (batch.target or batch.text).tokens
+            self.logits(batch, torch.zeros_like(width[:, :1]))
 
     @contextmanager
     def recording(self) -> Iterator[list[Any]]:

@@ -1,9 +1,9 @@
 """Pretrained Hugging Face models, through TransformerLens' TransformerBridge.
 
-The bridge knows where each of its architectures keeps blocks, projections and unembedding, and gives
-them common names and hook points. Its own forward is slower than Hugging Face's and cannot skip
-blocks, so the arithmetic is left to a twin of the original module that shares every weight with it;
-the bridge serves as the map, and to read attention patterns.
+The bridge knows where each of its architectures keeps blocks, projections and unembedding, and
+gives them common names and hook points. Its own forward is slower than Hugging Face's and cannot
+skip blocks, so the arithmetic is left to a twin of the original module that shares every weight
+with it; the bridge serves as the map, and to read attention patterns.
 
 Weights are loaded from safetensors only.
 """
@@ -96,7 +96,8 @@ class PretrainedModel(HeadModel):
 
     def hidden(self, batch: Batch) -> Residual:
         """Run the model up to its final hidden states, after the last norm."""
-        return self.module.base_model(**self._inputs(batch)).last_hidden_state
+        base: Any = self.module.base_model
+        return base(**self._inputs(batch)).last_hidden_state
 
     def run_hooked(self, batch: Batch) -> None:
         """Run the bridge, for the sake of its hooks."""
@@ -162,7 +163,7 @@ def pretrained(
     if local:
         record["sha256"] = fingerprint(Path(name))
     return from_module(
-        module.to(device),
+        module.to(torch_device(device)),
         tokenizer,
         name=Path(name).name if local else name,
         folder=name,
@@ -216,7 +217,7 @@ def from_module(
 
     module.eval()
     shared = {id(tensor): tensor for tensor in [*module.parameters(), *module.buffers()]}
-    twin = copy.deepcopy(module, shared)
+    twin: Any = copy.deepcopy(module, shared)
     paths = {id(part): path for path, part in module.named_modules()}
     with quiet(offline=Path(folder).is_dir()):
         try:
@@ -323,6 +324,17 @@ def _n_ctx(config: Any) -> int | None:
         if getattr(config, name, None):
             return getattr(config, name)
     return None
+
+
+def torch_device(device: str) -> str:
+    """Choose the device: `auto` is cuda where there is one, or else cpu."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device={device}: not available here (auto, cpu or cuda)") from error
+    return device
 
 
 def float_type(name: str) -> torch.dtype:

@@ -1,8 +1,8 @@
 """Random-weight models of each family, a few thousand parameters large, for tests and dry runs.
 
 Nothing they compute means anything; every mechanism of their family is there: grouped key/value
-heads (Llama, Gemma 2), sliding windows and soft caps (Gemma 2), parallel blocks (GPT-NeoX), post-norm
-(BERT), relative positions (T5), cross-attention (T5, BART).
+heads (Llama, Gemma 2), sliding windows and soft caps (Gemma 2), parallel blocks (GPT-NeoX),
+post-norm (BERT), relative positions (T5), cross-attention (T5, BART).
 """
 
 import tempfile
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from interp.errors import InputError
-from interp.models.pretrained import PretrainedModel, float_type, from_module
+from interp.models.pretrained import PretrainedModel, float_type, from_module, torch_device
 from interp.models.text import BYTE_SPECIALS, byte_tokenizer
 
 VOCAB = len(BYTE_SPECIALS) + 256
@@ -86,7 +86,7 @@ def tiny(
         config.save_pretrained(folder)
         byte_tokenizer(frame).save_pretrained(folder)
         return from_module(
-            module.to(device, float_type(dtype)),
+            module.to(torch_device(device), float_type(dtype)),
             transformers.AutoTokenizer.from_pretrained(folder),
             name=name,
             folder=folder,

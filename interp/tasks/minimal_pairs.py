@@ -1,8 +1,8 @@
 """Minimal pairs: does the model find the acceptable sentence more probable?
 
-Metric: log-probability of the good sentence minus that of the bad one, in nats, over all tokens that
-have a predecessor (the first token is scored only after a BOS). The format is BLiMP's (Warstadt et
-al. 2020): one JSON object a line, with `sentence_good` and `sentence_bad`.
+Metric: log-probability of the good sentence minus that of the bad one, in nats, over all tokens
+that have a predecessor (the first token is scored only after a BOS). The format is BLiMP's
+(Warstadt et al. 2020): one JSON object a line, with `sentence_good` and `sentence_bad`.
 """
 
 from interp.errors import InputError

@@ -9,7 +9,6 @@ import pandas as pd
 
 from interp.errors import InputError
 from interp.models.head_model import HeadModel
-from interp.models.text import Encoded
 from interp.tasks import files
 from interp.tasks.task import Item, Task, logit_difference
 
@@ -35,7 +34,11 @@ def from_table(model: HeadModel, table: pd.DataFrame, *, name: str, min_accuracy
             f"task={name} needs a causal language model; {model.name} is an "
             f"{model.kind.replace('_', '-')} (try task=similarity, masked_tokens or seq2seq)"
         )
-    pairs = [_pair(model, row, name) for row in table.reset_index(drop=True).itertuples()]
+    columns = table[["prompt", "answer", "distractor"]]
+    pairs = [
+        _pair(model, *row, place=f"task={name}, row {number}")
+        for number, row in enumerate(columns.itertuples(index=False))
+    ]
     items = [item for item, _ in pairs]
     facts = pd.DataFrame([fact for _, fact in pairs])
     known = table.reset_index(drop=True).drop(columns=["corrupted"], errors="ignore")
@@ -55,30 +58,28 @@ def from_table(model: HeadModel, table: pd.DataFrame, *, name: str, min_accuracy
     )
 
 
-def _pair(model: HeadModel, row: tuple, name: str) -> tuple[Item, dict[str, object]]:
+def _pair(
+    model: HeadModel, prompt: str, answer: str, distractor: str, *, place: str
+) -> tuple[Item, dict[str, object]]:
     """Tokenise one prompt with its two continuations and find where they part."""
-    place = f"task={name}, row {row.Index}"
-    if row.answer == row.distractor:
-        raise InputError(f"{place}: answer and distractor are both '{row.answer}'")
+    if answer == distractor:
+        raise InputError(f"{place}: answer and distractor are both '{answer}'")
     try:
-        answer, distractor = model.codec.encode_pair(row.prompt, [row.answer, row.distractor])
+        good, bad = model.codec.encode_pair(prompt, [answer, distractor])
     except InputError as error:
         raise InputError(f"{place}: {error}") from error
-    shared = 0
-    while (
-        shared < min(len(answer), len(distractor)) and answer.ids[shared] == distractor.ids[shared]
-    ):
-        shared += 1
-    if shared == min(len(answer), len(distractor)):
+    shortest = min(len(good), len(bad))
+    shared = next((n for n in range(shortest) if good.ids[n] != bad.ids[n]), shortest)
+    if shared == shortest:
         raise InputError(
-            f"{place}: the tokens of '{row.answer}' and '{row.distractor}' do not part: "
+            f"{place}: the tokens of '{answer}' and '{distractor}' do not part: "
             f"one is the beginning of the other"
         )
     if shared == 0:
-        raise InputError(f"{place}: '{row.prompt}' leaves no token to read before the answer")
-    first, second = answer.ids[shared], distractor.ids[shared]
-    item = Item(answer[:shared], read=(shared - 1,), ids=((first, second),))
-    prompt = model.codec.without_end(model.codec.encode(row.prompt)) if row.prompt.strip() else []
+        raise InputError(f"{place}: '{prompt}' leaves no token to read before the answer")
+    first, second = good.ids[shared], bad.ids[shared]
+    item = Item(good[:shared], read=(shared - 1,), ids=((first, second),))
+    n_prompt = len(model.codec.without_end(model.codec.encode(prompt)))
     tokens = model.codec.tokenizer.convert_ids_to_tokens([first, second])
     facts = {
         "n_tokens": shared,
@@ -86,20 +87,21 @@ def _pair(model: HeadModel, row: tuple, name: str) -> tuple[Item, dict[str, obje
         "distractor_token": tokens[1],
         # True where the two share their first tokens (or merge with the prompt's last one), so that
         # the metric is read elsewhere than right after the prompt
-        "moved": shared != len(prompt),
+        "moved": shared != n_prompt,
     }
     return item, facts
 
 
 def _corrupted(model: HeadModel, table: pd.DataFrame, items: list[Item]) -> list[tuple[Item, ...]]:
-    """Tokenise the corrupted twins; each must have as many tokens as its prompt."""
-    twins = []
-    for number, (prompt, item) in enumerate(zip(table["corrupted"], items, strict=True)):
-        text: Encoded = model.codec.without_end(model.codec.encode(prompt))
-        if len(text) != len(item.text):
+    """Tokenise the corrupted twins; answer and distractor must stand where they do in the prompt."""
+    columns = table[["corrupted", "answer", "distractor"]]
+    twins: list[tuple[Item, ...]] = []
+    for number, (row, item) in enumerate(zip(columns.itertuples(index=False), items, strict=True)):
+        twin, _ = _pair(model, *row, place=f"corrupted prompt of row {number}")
+        if (len(twin.text), twin.ids) != (len(item.text), item.ids):
             raise InputError(
-                f"row {number}: the corrupted prompt has {len(text)} tokens, "
-                f"its clean twin {len(item.text)}; they must be equal"
+                f"corrupted prompt of row {number}: {len(twin.text)} tokens before the answer, "
+                f"its clean twin has {len(item.text)}; they must be equal"
             )
-        twins.append((Item(text, read=item.read, ids=item.ids),))
+        twins.append((twin,))
     return twins

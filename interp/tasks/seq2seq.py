@@ -1,8 +1,8 @@
 """Sequence to sequence: how well does an encoder-decoder predict a given target?
 
-Teacher forcing: the decoder reads the target shifted right by its start token. Metric: mean negative
-log-probability in nats per target token, the end included; with a distractor, the log-probability of
-the target minus that of the distractor, in nats.
+Teacher forcing: the decoder reads the target shifted right by its start token. Metric: mean
+negative log-probability in nats per target token, the end included; with a distractor, the
+log-probability of the target minus that of the distractor, in nats.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """A task: examples, and the metric that turns each into one number.
 
     example     one item; it owns one or more sequences (a minimal pair owns two)
-    cluster     what an example shares with others (its noun, sentence or document): the unit that is
-                resampled for intervals, since examples of one cluster are not independent
+    cluster     what an example shares with others (its noun, sentence or document): the unit that
+                is resampled for intervals, since examples of one cluster are not independent
     metric      logit_diff      logit(answer) - logit(distractor) where the answer is due
                 logprob_diff    log-probability of one sequence minus another's, in nats
                 loss            mean negative log-probability, in nats per token

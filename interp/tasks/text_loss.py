@@ -1,9 +1,9 @@
 """Plain text: how well does the model predict each next token?
 
-Metric: mean negative log-probability in nats per token. Examples are consecutive chunks of `context`
-tokens of a file, or of each file of a folder; with a BOS (see `prepend_bos`) every token of a chunk
-is predicted, without one all but the first. The cluster is the file, or the chunk where there is only
-one file.
+Metric: mean negative log-probability in nats per token. Examples are consecutive chunks of
+`context` tokens of a file, or of each file of a folder; with a BOS (see `prepend_bos`) every token
+of a chunk is predicted, without one all but the first. The cluster is the file, or the chunk where
+there is only one file.
 """
 
 import pandas as pd

@@ -1,0 +1,334 @@
+"""The engine against plain Hugging Face.
+
+The other route knows nothing of ours: it tokenises strings with the model's tokenizer, runs the
+unpadded sequence through a model fresh from `transformers` with `eager` attention, and ablates a head
+by setting its slice of what the output projection reads to zero, in one full forward per head and
+example. The projections are found by the names that Hugging Face gives them, written down here.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+from torch.nn.functional import cosine_similarity
+
+from interp import gates
+from interp.errors import InputError
+from interp.heads import Head
+from interp.models.bundled import PACKAGES
+from interp.models.conversion import converted
+from interp.models.head_model import HeadModel
+from interp.models.text import Encoded
+from interp.sweep import Engine, Job, plan
+from interp.tasks import prompts, seq2seq
+from interp.tasks.task import Item, Task, cosine_difference, loss
+
+N_HEADS = 20
+CLOSE = {"atol": 1e-4, "rtol": 0}
+
+LLAMA = {"attn": "model.layers.{layer}.self_attn.o_proj"}
+BART = {
+    "encoder_attn": "model.encoder.layers.{layer}.self_attn.out_proj",
+    "decoder_self_attn": "model.decoder.layers.{layer}.self_attn.out_proj",
+    "decoder_cross_attn": "model.decoder.layers.{layer}.encoder_attn.out_proj",
+}
+W_O = {
+    "tiny_gpt2": {"attn": "transformer.h.{layer}.attn.c_proj"},
+    "tiny_llama": LLAMA,
+    "tiny_gemma2": LLAMA,
+    "tiny_neox": {"attn": "gpt_neox.layers.{layer}.attention.dense"},
+    "stories260k": LLAMA,
+    "smollm2": LLAMA,
+    "tiny_bert": {"attn": "bert.encoder.layer.{layer}.attention.output.dense"},
+    "minilm": {"attn": "encoder.layer.{layer}.attention.output.dense"},
+    "tiny_t5": {
+        "encoder_attn": "encoder.block.{layer}.layer.0.SelfAttention.o",
+        "decoder_self_attn": "decoder.block.{layer}.layer.0.SelfAttention.o",
+        "decoder_cross_attn": "decoder.block.{layer}.layer.1.EncDecAttention.o",
+    },
+    "tiny_bart": BART,
+    "aren_transliteration": BART,
+}
+SIZES = {  # layers of each stack, heads of each layer
+    "stories260k": (5, 8),
+    "smollm2": (30, 9),
+    "minilm": (6, 12),
+    "aren_transliteration": (6, 8),
+}
+DECODERS = ["tiny_gpt2", "tiny_llama", "tiny_gemma2", "tiny_neox", "stories260k", "smollm2"]
+ENCODER_DECODERS = ["tiny_t5", "tiny_bart", "aren_transliteration"]
+NO_DECODERS = [*ENCODER_DECODERS, "tiny_bert", "minilm"]
+
+# Of different lengths, and two of the same, which the planner puts into one batch.
+PROMPTS = [
+    ("The keys to the old cabinet", " are", " is"),
+    ("The dogs", " are", " is"),
+    ("The cats", " have", " has"),
+]
+PAIRS = {
+    "tiny_t5": [("a longer source", "target"), ("red", "green!"), ("sun", "yellow")],
+    "tiny_bart": [("a longer source", "target"), ("red", "green!"), ("sun", "yellow")],
+    "aren_transliteration": [("اتزمون", "atzmon"), ("سلام", "salam"), ("كتاب", "kitab")],
+}
+MASKED = [("The cat sat on the mat", (1, 5, 20)), ("A red dog", (2,)), ("Two cats!", (4, 8))]
+TRIPLETS = [
+    ("A man is playing a guitar.", "Someone plays the guitar.", "Cooks cut up onions in kitchens."),
+    ("It rains.", "Rain is falling on the town.", "It is hot."),
+    ("He ran home.", "He went home in a hurry.", "He sold his old house and moved away."),
+]
+
+
+def heads_of(name: str) -> list[Head]:
+    """Draw heads at random, as many of each site as of the others."""
+    n_layers, n_heads = SIZES.get(name, (3, 4))
+    rng = np.random.default_rng(0)
+    drawn = [
+        [Head(site, *divmod(int(number), n_heads)) for number in rng.permutation(n_layers * n_heads)]
+        for site in W_O[name]
+    ]
+    in_turn = [head for heads in zip(*drawn, strict=True) for head in heads]
+    return in_turn[:N_HEADS]
+
+
+# The other route
+
+
+def plain(name: str, ours: HeadModel) -> torch.nn.Module:
+    """Load the same weights without us."""
+    if name.startswith("tiny_"):  # random: there is no file to load
+        fresh = type(ours.module)(ours.module.config)
+        fresh.load_state_dict(ours.module.state_dict())
+        fresh.set_attn_implementation("eager")
+    else:
+        kind = {"minilm": "", "aren_transliteration": "ForSeq2SeqLM"}.get(name, "ForCausalLM")
+        auto = getattr(transformers, f"AutoModel{kind}")
+        fresh = auto.from_pretrained(folder_of(name), attn_implementation="eager")
+    return fresh.eval()
+
+
+def folder_of(name: str) -> Path:
+    if name not in PACKAGES:
+        return Path(__file__).parent.parent.parent / "shared" / "models" / name
+    package, _, inside = PACKAGES[name].file.partition("/")
+    path = Path(find_spec(package).submodule_search_locations[0]) / inside
+    return converted(path) if path.suffix == ".gguf" else path.parent
+
+
+@contextmanager
+def without(module: torch.nn.Module, name: str, head: Head | None, n_heads: int):
+    """Set the head's slice of what the output projection reads to zero."""
+    if head is None:
+        yield
+        return
+
+    def hook(_module, args):
+        z = args[0].clone()
+        width = z.shape[-1] // n_heads
+        z[..., head.head * width : (head.head + 1) * width] = 0
+        return (z, *args[1:])
+
+    projection = module.get_submodule(W_O[name][head.site].format(layer=head.layer))
+    handle = projection.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def next_token_difference(module, tokenizer, prompt, answer, distractor) -> float:
+    first, second = (tokenizer(prompt + end)["input_ids"] for end in (answer, distractor))
+    shared = len(os.path.commonprefix([first, second]))
+    logits = module(input_ids=torch.tensor([first[:shared]])).logits[0, -1]
+    return (logits[first[shared]] - logits[second[shared]]).item()
+
+
+def target_loss(module, tokenizer, source, target) -> float:
+    labels = tokenizer(text_target=target)["input_ids"]
+    if labels[-1] != tokenizer.eos_token_id:
+        labels.append(tokenizer.eos_token_id)
+    ids = tokenizer(source)["input_ids"]
+    return module(input_ids=torch.tensor([ids]), labels=torch.tensor([labels])).loss.item()
+
+
+def masked_loss(module, tokenizer, text, places) -> float:
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    labels = torch.full_like(ids, -100)  # what the loss leaves out
+    labels[0, list(places)] = ids[0, list(places)]
+    ids[0, list(places)] = tokenizer.mask_token_id
+    return module(input_ids=ids, labels=labels).loss.item()
+
+
+def similarity_difference(module, tokenizer, *texts) -> float:
+    anchor, near, far = (
+        module(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0].mean(0)
+        for text in texts
+    )
+    return (cosine_similarity(anchor, near, 0) - cosine_similarity(anchor, far, 0)).item()
+
+
+def source(name: str) -> tuple:
+    """The metric of the other route, and its examples."""
+    if name == "minilm":
+        return similarity_difference, TRIPLETS
+    if name == "tiny_bert":
+        return masked_loss, MASKED
+    if name in PAIRS:
+        return target_loss, PAIRS[name]
+    return next_token_difference, PROMPTS
+
+
+@pytest.fixture(scope="module")
+def reference(model):
+    """For each model: the heads, the clean metric `[example]` and the ablated `[head example]`."""
+
+    @cache
+    @torch.no_grad()
+    def compute(name: str) -> SimpleNamespace:
+        ours = model(name)
+        theirs, tokenizer = plain(name, ours), ours.codec.tokenizer
+        metric, examples = source(name)
+        n_heads = SIZES.get(name, (3, 4))[1]
+
+        def scores(head: Head | None) -> list[float]:
+            with without(theirs, name, head, n_heads):
+                return [metric(theirs, tokenizer, *example) for example in examples]
+
+        heads = heads_of(name)
+        clean, ablated = np.array(scores(None)), np.array([scores(head) for head in heads])
+        return SimpleNamespace(heads=heads, clean=clean, ablated=ablated)
+
+    return compute
+
+
+# Our route
+
+
+@pytest.fixture(scope="module")
+def task(model, tmp_path_factory):
+    """The same examples, as a task of ours."""
+
+    def make(name: str, padding_side: str = "right") -> Task:
+        ours = model(name, padding_side)
+        _, examples = source(name)
+        if name in DECODERS:
+            table = pd.DataFrame(examples, columns=["prompt", "answer", "distractor"])
+            return prompts.from_table(ours, table, name="test", min_accuracy=0.0)
+        if name in PAIRS:
+            path = tmp_path_factory.mktemp(name) / "pairs.csv"
+            pd.DataFrame(examples, columns=["source", "target"]).to_csv(path, index=False)
+            return seq2seq.task(ours, path=str(path), min_accuracy=0.0)
+        if name == "minilm":
+            items = [tuple(Item(ours.codec.encode(text)) for text in row) for row in examples]
+            return our_task("cos_diff", cosine_difference, items)
+        return our_task("loss", loss, [(hide(ours, *example),) for example in examples])
+
+    return make
+
+
+def our_task(metric: str, score, examples: Sequence[tuple[Item, ...]]) -> Task:
+    table = pd.DataFrame({"example": range(len(examples))})
+    return Task("test", metric, metric != "loss", "", score, examples, table)
+
+
+def hide(ours: HeadModel, text: str, places: tuple[int, ...]) -> Item:
+    whole = ours.codec.encode(text)
+    mask = ours.codec.tokenizer.mask_token_id
+    ids = tuple(mask if place in places else token for place, token in enumerate(whole.ids))
+    hidden = Encoded(ids, whole.offsets, whole.special)
+    return Item(hidden, read=places, ids=tuple((whole.ids[place],) for place in places))
+
+
+def check(ours: HeadModel, task: Task, jobs: Sequence[Job], reference: SimpleNamespace) -> None:
+    settings = [(head,) for head in reference.heads]
+    engine = Engine(ours, task, settings, gates.Zero(), "all")
+    rows = pd.concat([engine.run(job) for job in jobs])
+    assert len(rows) == reference.ablated.size
+    for column in ("clean", "ablated"):  # `pivot` refuses a row that comes twice
+        found = rows.pivot(index="setting", columns="example", values=column).to_numpy()
+        expected = np.broadcast_to(getattr(reference, column), found.shape)
+        np.testing.assert_allclose(found, expected, **CLOSE, err_msg=column)
+
+
+def planned(ours: HeadModel, task: Task, reference: SimpleNamespace, tokens: int) -> list[Job]:
+    settings = [(head,) for head in reference.heads]
+    return [job for part in plan(ours, task, settings, 1, tokens).parts for job in part]
+
+
+@pytest.mark.parametrize("name", W_O)
+def test_the_drawn_heads_lie_in_every_site_and_matter(name, reference):
+    drawn = reference(name)
+    assert len(set(drawn.heads)) == min(N_HEADS, 12 * len(W_O[name]) if name not in SIZES else 999)
+    assert {head.site for head in drawn.heads} == set(W_O[name])
+    effects = np.abs(drawn.ablated - drawn.clean).max(axis=1)
+    assert (effects > 10 * CLOSE["atol"]).all(), "a head without effect proves nothing"
+
+
+@pytest.mark.parametrize("name", W_O)
+def test_row_by_row_the_sweep_equals_a_full_forward_per_head(name, model, task, reference):
+    ours, drawn = model(name), reference(name)
+    jobs = planned(ours, task(name), drawn, tokens=1)
+    assert {job.n_rows for job in jobs} == {1}
+    check(ours, task(name), jobs, drawn)
+
+
+@pytest.mark.parametrize("name", W_O)
+def test_in_batches_the_sweep_equals_a_full_forward_per_head(name, model, task, reference):
+    ours, drawn = model(name), reference(name)
+    jobs = planned(ours, task(name), drawn, tokens=512)
+    assert max(job.n_rows for job in jobs) > 1
+    check(ours, task(name), jobs, drawn)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [(name, "right") for name in W_O] + [(name, "left") for name in DECODERS],
+)
+def test_padded_sequences_are_worth_what_they_are_alone(name, side, model, task, reference):
+    ours, drawn = model(name, side), reference(name)
+    examples = task(name, side)
+    text = examples.questions(ours, (0, 1, 2)).batch.text
+    assert not text.mask.all()
+    assert text.mask[:, 0 if side == "right" else -1].all()
+    blocks = [ours.block(head) for head in drawn.heads]
+    jobs = [
+        Job((0, 1, 2), block, tuple(n for n, first in enumerate(blocks) if first == block), 0)
+        for block in sorted(set(blocks))
+    ]
+    check(ours, examples, jobs, drawn)
+
+
+@pytest.mark.parametrize("name", NO_DECODERS)
+def test_only_decoders_pad_left(name, model):
+    model(name)  # skips where the weights are missing
+    with pytest.raises(InputError, match=r"padding_side=left.*only decoders pad left") as error:
+        model(name, padding_side="left")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["tiny_gpt2", "tiny_llama", "tiny_bert", "tiny_t5", "tiny_bart"])
+@torch.no_grad()
+def test_a_slice_of_what_attention_writes_is_no_head(name, model, reference):
+    """The trap: after W_O, every head has written into every dimension."""
+    ours, drawn = model(name), reference(name)
+    theirs, tokenizer = plain(name, ours), ours.codec.tokenizer
+    metric, examples = source(name)
+    for number, head in enumerate(drawn.heads):
+        width = 8
+
+        def hook(_module, _args, output, start=head.head * width):
+            return torch.cat([output[..., :start], 0 * output[..., start : start + 8], output[..., start + 8 :]], -1)
+
+        projection = theirs.get_submodule(W_O[name][head.site].format(layer=head.layer))
+        handle = projection.register_forward_hook(hook)
+        sliced = [metric(theirs, tokenizer, *example) for example in examples]
+        handle.remove()
+        assert np.abs(np.array(sliced) - drawn.ablated[number]).max() > 10 * CLOSE["atol"]
