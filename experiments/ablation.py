@@ -16,6 +16,7 @@ heads.png, top_heads.png and run.json. An interrupted run goes on where it stopp
 import resource
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from interp import gates, heads, plots, results, statistics, sweep
 from interp.errors import InputError
 from interp.heads import Head
 from interp.models.head_model import HeadModel
-from interp.tasks import text_loss
-from interp.tasks.task import Task
+from interp.tasks.chunks import chunks
+from interp.tasks.task import Item, Task
 
 UNITS = ("head",)
 
@@ -46,10 +47,7 @@ def baseline(cfg: DictConfig, model: HeadModel, task: Task) -> gates.Baseline:
             return _resample(cfg, task)
         case "mean" | "mean_by_position":
             by_position = cfg.ablation == "mean_by_position"
-            source = task
-            if cfg.reference.path is not None:
-                longest = max(len(item.text) for example in task.examples for item in example)
-                source = text_loss.task(model, path=cfg.reference.path, context=max(longest, 2))
+            source = task if cfg.reference.path is None else _reference(cfg, model, task)
             means = gates.means(
                 model,
                 sweep.batches(model, source, cfg.tokens_per_batch),
@@ -58,6 +56,14 @@ def baseline(cfg: DictConfig, model: HeadModel, task: Task) -> gates.Baseline:
             )
             return gates.MeanByPosition(means) if by_position else gates.Mean(means)
     raise InputError(f"ablation={cfg.ablation}: one of {', '.join(gates.KINDS)}")
+
+
+def _reference(cfg: DictConfig, model: HeadModel, task: Task) -> Task:
+    """Cut the reference text into chunks as long as the task's longest sequence."""
+    longest = max(len(item.text) for example in task.examples for item in example)
+    n_special = sum(task.examples[0][0].text.special)
+    found = chunks(model, cfg.reference.path, max(2, longest - n_special))
+    return replace(task, examples=[(Item(chunk.text),) for chunk in found])
 
 
 def _resample(cfg: DictConfig, task: Task) -> gates.Resample:
@@ -225,6 +231,12 @@ def report(run: results.Run, top: int) -> None:
     for stratum, value in record.get("clean_accuracy_by_stratum", {}).items():
         print(f"  accuracy {value:.3f}  {stratum}")
     print(table.to_string(index=False))
+    examples = run.read("examples")
+    if examples.get("moved", pd.Series(dtype=bool)).any():
+        print(
+            f"{examples['moved'].sum()} of {len(examples)} answers share their first tokens with the "
+            f"distractor or with the prompt: read where they part (column `moved` of examples)"
+        )
     print(f"{run.folder}: summary.parquet, effects.parquet, heads.png, top_heads.png, run.json")
 
 

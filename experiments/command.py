@@ -117,11 +117,12 @@ def _check_types(cfg: DictConfig) -> None:
             continue
         if value is None and key in NULLABLE:
             continue
-        kinds, what = (
-            (int, "a whole number") if isinstance(known, int) else (int | float, "a number")
-        )
-        if isinstance(value, bool) or not isinstance(value, kinds) or value < 0:
+        allowed = int if isinstance(known, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, allowed) or value < 0:
+            what = "a whole number" if allowed is int else "a number"
             raise InputError(f"{key}={value}: {what} of at least 0, such as {known}")
+        if isinstance(known, float):
+            OmegaConf.update(cfg, key, float(value))  # 0 is 0.0
 
 
 def _defaults(hydra_cfg: Any) -> DictConfig:

@@ -19,7 +19,7 @@ questions and rank heads differently.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,13 +34,14 @@ from interp.tasks.task import Questions, Task, questions
 
 Place = tuple[str, int]
 """A layer of a site."""
-Xi = Float[Tensor, "row position head"]
+Xi = Float[Tensor, "row _ head"]
 Setting = tuple[Head, ...]
 """The heads whose gates are closed in a row."""
 KINDS = ("zero", "mean", "mean_by_position", "resample", "uniform")
 POSITIONS = ("all", "not_first", "answer")
 
 
+@runtime_checkable
 class Baseline(Protocol):
     """What stands in for z where a gate is closed."""
 
@@ -96,12 +97,18 @@ class MeanByPosition:
         """Find each token's position, and check that the reference has it."""
         batch = task.questions(model, examples).batch
         self.position = {site.name: batch.queries(site).position for site in model.sites}
-        for place, means in self.means.items():
-            longest = int(self.position[place[0]].max()) + 1
-            if longest > len(means):
+        for (name, layer), means in self.means.items():
+            if layer > 0:
+                continue  # the reference has the same positions in all layers of a site
+            text = batch.queries(model.site[name])
+            needed = text.position[text.mask].unique()
+            known = needed < len(means)
+            lacking = needed[~known | means[needed.clamp(max=len(means) - 1)].isnan().any((-1, -2))]
+            if len(lacking):
                 raise InputError(
-                    f"ablation=mean_by_position: an example has {longest} tokens, "
-                    f"the reference only {len(means)}"
+                    f"ablation=mean_by_position: the reference has no token at position "
+                    f"{int(lacking[0])} of {name} (longest: {len(means)} tokens; special tokens "
+                    f"count only under reference.specials=true)"
                 )
 
     def at(self, place: Place, rows: Rows, draw: int) -> Tensor:
@@ -221,7 +228,8 @@ def means(
         specials: Count BOS, [CLS] and the like as real tokens.
 
     Returns:
-        For each layer of each site `[head d_head]`, or `[position head d_head]`.
+        For each layer of each site `[head d_head]`, or `[position head d_head]`, NaN at positions
+        that hold no real token.
     """
     sums: dict[Place, Tensor] = {}
     counts: dict[Place, Tensor] = {}
@@ -243,7 +251,9 @@ def means(
             sums[place].index_add_(0, at, values[real].double())
             counts[place].index_add_(0, at, torch.ones_like(at, dtype=torch.float64))
     if any(count.sum() == 0 for count in counts.values()):
-        raise InputError("the reference has no real tokens (set ablation.specials=true?)")
+        raise InputError(
+            "the reference has no real tokens (reference.specials=true counts special ones)"
+        )
     dtype = next(model.module.parameters()).dtype
     result = {
         place: (sums[place] / counts[place].clamp(min=1)[:, None, None]).to(dtype) for place in sums
@@ -276,7 +286,8 @@ def derangements(
         if 2 * largest > len(indices):
             raise InputError(
                 f"ablation=resample: example {numbers[0]} ({group} tokens) has no partner: of "
-                f"{len(numbers)} examples with as many tokens, {largest} are alike"
+                f"{len(numbers)} examples with as many tokens, {largest} may not be each other's "
+                f"partner (leave it out, or give it company: n_examples, task.context)"
             )
         for draw in draws:
             draw[indices] = indices[_derangement(labels[indices], rng)]
@@ -302,7 +313,7 @@ def xi(
     model: HeadModel,
     batch: Batch,
     settings: Sequence[Setting],
-    acts: Mapping[str, Bool[Tensor, "row position"]],
+    acts: Mapping[str, Bool[Tensor, "row _"]],
 ) -> dict[Place, Xi]:
     """Lay out the gates of some rows: 0 where a row's heads are closed, 1 elsewhere.
 
@@ -348,7 +359,7 @@ def gated(
 
 def acting(
     model: HeadModel, asked: Questions, positions: str, heads: Iterable[Head]
-) -> dict[str, Bool[Tensor, "batch position"]]:
+) -> dict[str, Bool[Tensor, "batch _"]]:
     """Mark, for each site, the positions where gates act.
 
     Args:

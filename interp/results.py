@@ -203,7 +203,8 @@ def effects(
     Args:
         rows: `setting, example, draw, clean, ablated`, as interp.sweep returns them.
         units: The columns that name each setting (`site, layer, head, kv_group`), by its number.
-        examples: `example, cluster`, by the example's number in the task.
+        examples: `example, cluster` and, where known, `stratum, n_tokens`, by the example's number
+            in the task.
         higher_is_better: The metric's direction.
         **constants: Columns that are the same in all lines: model, unit, ablation, …
 
@@ -212,7 +213,8 @@ def effects(
         unit; damage = the effect signed so that positive means that the model got worse.
     """
     means = rows.groupby(["setting", "example"], as_index=False)[["clean", "ablated"]].mean()
-    known = examples.loc[means["example"], ["example", "cluster"]].reset_index(drop=True)
+    more = [name for name in ("stratum", "n_tokens") if name in examples]
+    known = examples.loc[means["example"], ["example", "cluster", *more]].reset_index(drop=True)
     effect = means["ablated"] - means["clean"]
     table = pd.concat(
         [
@@ -222,7 +224,7 @@ def effects(
         ],
         axis=1,
     ).assign(**constants, effect=effect, damage=-effect if higher_is_better else effect)
-    return table[[*KEYS, "example", "cluster", "clean", "ablated", "effect", "damage"]]
+    return table[[*KEYS, "example", "cluster", "clean", "ablated", "effect", "damage", *more]]
 
 
 def summary(table: pd.DataFrame, *, n_draws: int, level: float, seed: int) -> pd.DataFrame:

@@ -168,8 +168,7 @@ def benjamini_hochberg(p: Float[np.ndarray, "*test"]) -> Float[np.ndarray, "*tes
     """
     q = np.full(p.shape, np.nan)
     tested = ~np.isnan(p)
-    if tested.any():
-        q[tested] = stats.false_discovery_control(p[tested].astype(np.float64))
+    q[tested] = stats.false_discovery_control(p[tested].astype(np.float64))
     return q
 
 
@@ -201,16 +200,13 @@ def _by_cluster(
     n = len(clusters)
     member = sparse.csr_array((np.ones(n), (np.arange(n), cluster)), shape=(n, len(names)))
     measured = ~np.isnan(values)
-    known = np.where(measured, values.astype(np.float64), 0)
-    return known @ member, measured.astype(np.float64) @ member
+    return np.where(measured, values, 0) @ member, measured.astype(np.float64) @ member
 
 
 def _alike(
     measured: Bool[np.ndarray, "head cluster"], at_most: int
 ) -> Iterator[Int[np.ndarray, " some"]]:
     """List the heads measured in the same clusters, group by group, `at_most` so many a time."""
-    if not measured.size:
-        return
     _, pattern = np.unique(np.packbits(measured, axis=1), axis=0, return_inverse=True)
     by_pattern = np.argsort(pattern.ravel(), kind="stable")
     for group in np.split(by_pattern, np.cumsum(np.bincount(pattern.ravel()))[:-1]):

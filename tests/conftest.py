@@ -5,6 +5,7 @@ the checks of types and shapes (`--jaxtyping-packages` in pyproject.toml).
 """
 
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +55,10 @@ def model() -> Callable[..., Any]:
             return pretrained(str(folder), **choices)
         from interp.models.bundled import PACKAGES, bundled
 
+        if padding_side == "left" and name == "smollm2":  # too large to be loaded twice
+            other = copy(load(name))
+            other.padding_side = padding_side
+            return other
         if find_spec(PACKAGES[name].file.partition("/")[0]) is None:
             pytest.skip(f"{PACKAGES[name].requirement} is not installed")
         return bundled(name, **choices)

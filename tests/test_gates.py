@@ -85,6 +85,15 @@ PLACES["tiny_gemma2"] = PLACES["tiny_llama"]
 SITES = [(name, site) for name in MODELS for site in PLACES[name]]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Models this small are ten times slower on several busy threads than on one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def build(name: str, padding_side: str = "right", prepend_bos: bool | str = "auto") -> HeadModel:
     """Make a model anew, for tests that change its weights."""
     if name in FAMILIES:
@@ -214,9 +223,7 @@ def plain(model: HeadModel, item: Item, edit: Edit | None = None):
         if is_custom:
             handles.append(out.register_forward_hook(lambda _module, _args, z: change(z)))
         else:
-            handles.append(
-                out.register_forward_pre_hook(lambda _module, args: (change(args[0]),))
-            )
+            handles.append(out.register_forward_pre_hook(lambda _module, args: (change(args[0]),)))
 
     for site, paths in PLACES[model.name].items():
         for layer in range(3):
@@ -454,8 +461,7 @@ def test_the_mean_by_position_over_one_example_has_no_effect_on_it(name):
     same = replace(task, examples=[task.examples[0][:1] * task.n_sequences])
     means = engine_means(model, same, by_position=True, specials=True)
     hidden = max(
-        (means[place] - z).abs().max()
-        for place, z in plain(model, same.examples[0][0])[2].items()
+        (means[place] - z).abs().max() for place, z in plain(model, same.examples[0][0])[2].items()
     )
     assert hidden < 1e-5
     # the two sides of the metric would cancel: compare what the model computes
@@ -663,7 +669,9 @@ def test_a_corrupted_twin_is_the_partner():
         plain(model, replace(task.examples[n][0], text=model.codec.encode(text)))[2]
         for n, text in enumerate(table["corrupted"])
     ]
-    wanted = loop(model, task, settings, lambda example: lambda place, z, v, n: twins[example][place])
+    wanted = loop(
+        model, task, settings, lambda example: lambda place, z, v, n: twins[example][place]
+    )
     ablated, clean = swept(model, task, settings, baseline)
     assert_agree(ablated[0], wanted, clean)
 
@@ -807,9 +815,7 @@ def test_only_the_positions_named_change_in_the_layer_that_is_gated(positions, s
     task = padded_task(model)
     task = replace(
         task,
-        examples=[
-            tuple(replace(item, read=(2,), ids=item.ids[2:3]) for item in task.examples[0])
-        ],
+        examples=[tuple(replace(item, read=(2,), ids=item.ids[2:3]) for item in task.examples[0])],
     )
     lengths = [len(item.text) for item in task.examples[0]]
     assert lengths == [5, 9]

@@ -53,9 +53,7 @@ def test_what_is_no_address_is_refused_with_the_forms_that_are(text):
 def test_a_head_that_does_not_exist_is_refused_with_the_heads_that_do(text):
     with pytest.raises(InputError) as error:
         parse(text, ALONE)
-    assert str(error.value) == (
-        f"head '{text}' does not exist: attn has layers 0-2 and heads 0-7"
-    )
+    assert str(error.value) == (f"head '{text}' does not exist: attn has layers 0-2 and heads 0-7")
 
 
 def test_a_head_that_only_another_site_has_is_refused():

@@ -106,12 +106,12 @@ class TestClusterBootstrap:
         assert ci.se == 0
 
     def test_nan_is_as_if_the_example_were_not_there(self):
-        values, labels = normal(4, 30), own(30) % 7
-        values[1, ::4] = nan
-        values[2, labels > 4] = nan  # whole clusters
+        values, labels = normal(4, 48), own(48) % 12
+        values[1, ::5] = nan
+        values[2, labels > 9] = nan  # whole clusters
         values[3, labels != 2] = nan  # all but one
         together = cluster_bootstrap(values, labels)
-        assert together.n_clusters.tolist() == [7, 7, 5, 1]
+        assert together.n_clusters.tolist() == [12, 12, 10, 1]
         for head, row in enumerate(values):
             there = ~np.isnan(row)
             alone = cluster_bootstrap(row[None, there], labels[there])
@@ -206,6 +206,19 @@ class TestSignFlip:
             sign_flip(values, own(32)), stats.binomtest(9, 12).pvalue, **EXACT
         )
 
+    def test_many_misses_and_hits_are_one_too(self):
+        values = np.array([[1.0] * 112 + [-1] * 88])
+        p = stats.binomtest(112, 200).pvalue
+        drawn = sign_flip(values, own(200), n_draws=40_000)
+        np.testing.assert_allclose(drawn, p, atol=5 * sqrt(p * (1 - p) / 40_000))
+
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32])
+    def test_computes_in_float64(self, dtype):
+        values, labels = normal(3, 3000).astype(dtype), own(3000) % 10
+        np.testing.assert_allclose(
+            sign_flip(values, labels), sign_flip(values.astype(np.float64), labels), **EXACT
+        )
+
     def test_rounding_breaks_no_ties(self):
         # In floats 0.1 + 0.2 − 0.3 is 6e-17: the flips that give exactly 0 are as far.
         np.testing.assert_allclose(sign_flip(np.array([[0.1, 0.2, -0.3]]), own(3)), 1, **EXACT)
@@ -282,9 +295,9 @@ class TestSignFlip:
         with pytest.raises(ValueError, match="infinite"):
             sign_flip(np.array([[-np.inf, 1]]), own(2))
 
-    @pytest.mark.parametrize("n", [12, 40])
+    @pytest.mark.parametrize("n", [12, 40, 150])
     def test_p_is_uniform_where_no_head_matters(self, n):
-        """Skewed within clusters' sizes, heavy tails; symmetric, as the null hypothesis says."""
+        """Clusters of several sizes, and heavy tails; symmetric, as the null hypothesis says."""
         rng = np.random.default_rng(n)
         labels = np.repeat(own(n), 1 + own(n) % 4)
         noise = rng.standard_t(3, size=(400, n))[:, labels] + rng.normal(size=(400, len(labels)))

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -55,6 +55,7 @@ class Batch:
         return self.text if site.module == "cross_attn" else self.queries(site)
 
 
+@runtime_checkable
 class Attention(Protocol):
     """One layer of one site, as an adapter exposes it."""
 
@@ -211,7 +212,7 @@ class HeadModel(ABC):
 
         def expand(value: Any) -> Any:
             # what broadcasts over the batch (T5's position bias without padding) stays as it is
-            is_batch = isinstance(value, Tensor) and (len(value) > 1 or not rows.any())
+            is_batch = isinstance(value, Tensor) and (value.shape[0] > 1 or not rows.any())
             return value.index_select(0, rows) if is_batch else value
 
         try:

@@ -12,10 +12,10 @@ from interp.errors import InputError
 def existing(path: str) -> Path:
     """Check that a path exists."""
     if not path:
-        raise InputError("task.path is empty: name a file, e.g. task.path=prompts.csv")
+        raise InputError("the path is empty: name a file, e.g. task.path=prompts.csv")
     found = Path(path).expanduser()
     if not found.exists():
-        raise InputError(f"task.path={path}: no such file or folder")
+        raise InputError(f"{path}: no such file or folder")
     return found
 
 
@@ -37,24 +37,24 @@ def csv(path: str, required: Sequence[str], optional: Sequence[str]) -> pd.DataF
     """
     found = existing(path)
     if not text(found).strip():
-        raise InputError(f"task.path={path}: the file is empty")
+        raise InputError(f"{path}: the file is empty")
     try:
         table = pd.read_csv(found, dtype=str, keep_default_na=False, encoding="utf-8")
     except pd.errors.ParserError as error:
-        raise InputError(f"task.path={path} is not a CSV file: {error}") from error
+        raise InputError(f"{path} is not a CSV file: {error}") from error
     columns = ", ".join([*required, *(f"{name} (optional)" for name in optional)])
     for name in required:
         if name not in table:
             raise InputError(
-                f"task.path={path} has no column '{name}': found {', '.join(table.columns)}; "
+                f"{path} has no column '{name}': found {', '.join(table.columns)}; "
                 f"expected {columns}"
             )
     if table.empty:
-        raise InputError(f"task.path={path}: no rows under the header")
+        raise InputError(f"{path}: no rows under the header")
     for name in [*required, *(name for name in optional if name in table)]:
         empty = table.index[table[name].str.strip() == ""]
         if len(empty):
-            raise InputError(f"task.path={path}, row {empty[0]}: the cell '{name}' is empty")
+            raise InputError(f"{path}, row {empty[0]}: the cell '{name}' is empty")
     return table
 
 
@@ -72,15 +72,15 @@ def json_lines(path: str, required: Sequence[str]) -> pd.DataFrame:
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InputError(f"task.path={path}, line {number}: {error.msg}") from error
+            raise InputError(f"{path}, line {number}: {error.msg}") from error
         if not isinstance(record, dict):
-            raise InputError(f"task.path={path}, line {number}: a JSON object was expected")
+            raise InputError(f"{path}, line {number}: a JSON object was expected")
         for name in required:
             if not isinstance(record.get(name), str) or not record[name].strip():
-                raise InputError(f"task.path={path}, line {number}: no text in the field '{name}'")
+                raise InputError(f"{path}, line {number}: no text in the field '{name}'")
         records.append(record)
     if not records:
-        raise InputError(f"task.path={path}: the file is empty")
+        raise InputError(f"{path}: the file is empty")
     return pd.DataFrame(records)
 
 
@@ -99,5 +99,5 @@ def texts(path: str) -> dict[str, str]:
     documents = {file.name: text(file) for file in files}
     documents = {name: content for name, content in documents.items() if content.strip()}
     if not documents:
-        raise InputError(f"task.path={path}: no text in it")
+        raise InputError(f"{path}: no text in it")
     return documents

@@ -11,7 +11,7 @@ import pandas as pd
 from interp.errors import InputError
 from interp.models.head_model import HeadModel
 from interp.models.text import Encoded
-from interp.tasks import files
+from interp.tasks.chunks import chunks
 from interp.tasks.task import Item, Task, loss
 
 
@@ -27,31 +27,24 @@ def task(model: HeadModel, *, path: str, context: int, mask_rate: float, seed: i
         raise InputError(f"task=masked_tokens: {model.name} has {reason} (use task=similarity)")
     if not 0 < mask_rate <= 1:
         raise InputError(f"task.mask_rate={mask_rate}: above 0, at most 1")
-    longest = model.codec.n_ctx or context
-    if not 1 <= context <= longest - 2:
-        raise InputError(f"task.context={context}: 1 to {longest - 2} tokens for {model.name}")
     rng = np.random.default_rng(seed)
-    examples, facts = [], []
-    documents = files.texts(path)
-    for name, content in documents.items():
-        whole = model.codec.encode_long(content)
-        for number, start in enumerate(range(0, len(whole), context)):
-            offsets = whole.offsets[start : start + context]
-            words = content[offsets[0][0] : offsets[-1][1]]
-            if not words.strip():
-                continue
-            item = _hide(model.codec.encode(words), mask_id, mask_rate, rng)
-            cluster = name if len(documents) > 1 else f"{name}:{number}"
-            examples.append((item,))
-            facts.append({"cluster": cluster, "file": name, "n_tokens": len(item.read)})
+    found = chunks(model, path, context)
+    items = [_hide(chunk.text, mask_id, mask_rate, rng) for chunk in found]
     return Task(
         name="masked_tokens",
         metric="loss",
         higher_is_better=False,
         unit="nats per token",
         score=loss,
-        examples=examples,
-        table=pd.DataFrame(facts).assign(example=range(len(facts))),
+        examples=[(item,) for item in items],
+        table=pd.DataFrame(
+            {
+                "example": range(len(found)),
+                "cluster": [chunk.cluster for chunk in found],
+                "file": [chunk.file for chunk in found],
+                "n_tokens": [len(item.read) for item in items],
+            }
+        ),
     )
 
 

@@ -22,11 +22,11 @@ def task(model: HeadModel, *, path: str, min_accuracy: float) -> Task:
         zip(table["sentence_good"], table["sentence_bad"], strict=True)
     ):
         if good == bad:
-            raise InputError(f"task.path={path}, pair {number}: the two sentences are equal")
+            raise InputError(f"{path}, pair {number}: the two sentences are equal")
         try:
             examples.append(tuple(scored(model.codec.encode(text)) for text in (good, bad)))
         except InputError as error:
-            raise InputError(f"task.path={path}, pair {number}: {error}") from error
+            raise InputError(f"{path}, pair {number}: {error}") from error
     facts = table.assign(example=range(len(table)))
     if "cluster" not in facts:
         facts["cluster"] = facts["example"].astype(str)

@@ -82,7 +82,7 @@ def _pair(
     n_prompt = len(model.codec.without_end(model.codec.encode(prompt)))
     tokens = model.codec.tokenizer.convert_ids_to_tokens([first, second])
     facts = {
-        "n_tokens": shared,
+        "n_prompt_tokens": shared,
         "answer_token": tokens[0],
         "distractor_token": tokens[1],
         # True where the two share their first tokens (or merge with the prompt's last one), so that
@@ -93,7 +93,7 @@ def _pair(
 
 
 def _corrupted(model: HeadModel, table: pd.DataFrame, items: list[Item]) -> list[tuple[Item, ...]]:
-    """Tokenise the corrupted twins; answer and distractor must stand where they do in the prompt."""
+    """Tokenise the corrupted twins; their answers must stand where the prompts' do."""
     columns = table[["corrupted", "answer", "distractor"]]
     twins: list[tuple[Item, ...]] = []
     for number, (row, item) in enumerate(zip(columns.itertuples(index=False), items, strict=True)):

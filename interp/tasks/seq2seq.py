@@ -29,12 +29,12 @@ def task(model: HeadModel, *, path: str, min_accuracy: float) -> Task:
     examples = []
     for number, row in table.iterrows():
         if "distractor" in table and row["target"] == row["distractor"]:
-            raise InputError(f"task.path={path}, row {number}: target and distractor are equal")
+            raise InputError(f"{path}, row {number}: target and distractor are equal")
         try:
             source = model.codec.encode(row["source"])
             examples.append(tuple(_item(model, source, row[column]) for column in columns))
         except InputError as error:
-            raise InputError(f"task.path={path}, row {number}: {error}") from error
+            raise InputError(f"{path}, row {number}: {error}") from error
     facts = table.assign(
         example=range(len(table)), n_tokens=[len(items[0].read) for items in examples]
     )

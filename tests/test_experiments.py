@@ -1,0 +1,294 @@
+"""Every command, run as a user runs it, on models that take no time."""
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from experiments import ablation, benchmark
+from experiments.command import CONF
+from interp import results, sweep
+
+COMMANDS = {"ablation": ablation.main, "benchmark": benchmark.main}
+TEXT = "The cat sat on the mat. It was a fine day, and nobody came to disturb its long sleep.\n"
+SUMMARY = (
+    "model site layer head kv_group unit ablation positions task metric n n_clusters clean ablated "
+    "effect damage se ci_low ci_high p_value q_value"
+)
+EFFECTS = (
+    "model site layer head kv_group unit ablation positions task metric example cluster clean "
+    "ablated effect damage stratum"
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Run in an empty folder, with a fresh Hydra."""
+    monkeypatch.chdir(tmp_path)
+    GlobalHydra.instance().clear()
+
+
+def run(name, *overrides):
+    """Run a command; return its exit status."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [name, *overrides])
+        patch.setenv("HYDRA_FULL_ERROR", "1")
+        try:
+            COMMANDS[name]()
+        except SystemExit as stop:
+            return stop.code
+        finally:
+            GlobalHydra.instance().clear()
+    return 0
+
+
+def write(name, text):
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def files():
+    return sorted(str(path) for path in Path().rglob("*") if path.is_file())
+
+
+def test_every_configuration_composes_and_names_arguments_that_exist():
+    from inspect import signature
+
+    from hydra.utils import get_method
+
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for group in ("model", "task"):
+            for option in sorted((CONF / group).glob("*.yaml")):
+                node = compose("ablation", [f"{group}={option.stem}"])[group]
+                keys = {key for key in node if key != "_target_"}
+                arguments = set(signature(get_method(node["_target_"])).parameters) - {"model"}
+                assert keys == arguments, option
+        for experiment in COMMANDS:
+            compose(experiment)
+
+
+def test_writes_the_tables_of_the_contract(capsys):
+    assert run("ablation", "model=tiny_llama", "n_examples=8", "task.min_accuracy=0") == 0
+    [record] = Path("results").rglob("run.json")
+    assert str(record.parent) == (
+        "results/ablation/tiny_llama/agreement-mean,n_examples=8,task.min_accuracy=0"
+    )
+    made = {path.name for path in record.parent.iterdir()}
+    assert made >= {"effects.parquet", "summary.parquet", "heads.png", "top_heads.png", "run.json"}
+    summary, effects = results.load("results"), results.load("results", "effects")
+    assert [
+        c for c in summary if c not in ("run", "seed", "n_examples", "dtype")
+    ] == SUMMARY.split()
+    assert [
+        c for c in effects if c not in ("run", "seed", "n_examples", "dtype")
+    ] == EFFECTS.split()
+    assert len(summary) == 12
+    assert len(effects) == 12 * 8
+    assert not effects.duplicated(["site", "layer", "head", "example"]).any()
+    assert not summary.drop(columns="run").isna().any().any()
+    means = effects.groupby(["layer", "head"])["damage"].mean()
+    assert means.to_numpy() == pytest.approx(summary["damage"].to_numpy())
+    facts = json.loads(record.read_text())
+    assert facts["done"]
+    assert facts["n_rows"] == 96
+    assert facts["model"]["weight_processing"] == "none"
+    assert facts["model"]["prepend_bos"] is False
+    assert "the 10 heads with the most damage of 12" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_not_repeated(monkeypatch, capsys):
+    arguments = ["model=tiny_gpt2", "n_examples=4", "task.min_accuracy=0", "hydra.run.dir=here"]
+    assert run("ablation", *arguments) == 0
+    first = capsys.readouterr().out
+    before = {path: path.stat().st_mtime_ns for path in Path("here").rglob("*")}
+    monkeypatch.setattr(ablation, "measure", None)
+    assert run("ablation", *arguments) == 0
+    assert capsys.readouterr().out == first
+    assert {path: path.stat().st_mtime_ns for path in Path("here").rglob("*")} == before
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(monkeypatch):
+    monkeypatch.setattr(sweep, "PART_TOKENS", 300)
+    arguments = ["model=tiny_gpt2", "n_examples=6", "task.min_accuracy=0"]
+    assert run("ablation", *arguments, "hydra.run.dir=whole") == 0
+    honest, calls = sweep.Engine.run, []
+
+    def failing(engine, job):
+        calls.append(job)
+        if len(calls) == 8:
+            raise OSError("the disk is full")
+        return honest(engine, job)
+
+    monkeypatch.setattr(sweep.Engine, "run", failing)
+    with pytest.raises(OSError, match="full"):
+        run("ablation", *arguments, "hydra.run.dir=broken")
+    done = len(list(Path("broken/parts").iterdir()))
+    assert 0 < done < len(list(Path("whole/parts").iterdir()))
+    assert not list(Path("broken").glob("*.parquet"))
+    assert run("ablation", *arguments, "hydra.run.dir=broken") == 0
+    for table in ("effects", "summary"):
+        whole, broken = (pd.read_parquet(f"{f}/{table}.parquet") for f in ("whole", "broken"))
+        pd.testing.assert_frame_equal(whole, broken, check_exact=True)
+
+
+def test_a_folder_never_takes_another_configuration(capsys):
+    prompts = write("p.csv", "prompt,answer,distractor\nThe dog, is, are\nThe cats, are, is\n")
+    arguments = ["model=tiny_gpt2", "task=prompts", f"task.path={prompts}", "task.min_accuracy=0"]
+    assert run("ablation", *arguments, "hydra.run.dir=here") == 0
+    before = Path("here/effects.parquet").read_bytes()
+    assert run("ablation", *arguments, "hydra.run.dir=here", "seed=1") == 2
+    assert "seed (0 there, 1 here)" in capsys.readouterr().err
+    write("p.csv", "prompt,answer,distractor\nThe dog, is, are\nThe men, are, is\n")
+    assert run("ablation", *arguments, "hydra.run.dir=here") == 2
+    assert "the content of task.path" in capsys.readouterr().err
+    assert Path("here/effects.parquet").read_bytes() == before
+
+
+def test_a_multirun_loads_as_one_frame():
+    arguments = ["-m", "model=tiny_gpt2", "n_examples=4", "task.min_accuracy=0"]
+    assert run("ablation", *arguments, "ablation=zero,mean") == 0
+    summary = results.load("results/ablation")
+    assert summary.groupby("ablation").size().to_dict() == {"zero": 12, "mean": 12}
+    assert summary["run"].nunique() == 2
+
+
+def tasks():
+    """Every task on a model that can take it, with files of our own."""
+    write("pairs.jsonl", '{"sentence_good": "She runs.", "sentence_bad": "She run."}\n' * 2)
+    write("text.txt", TEXT * 4)
+    write("s.csv", "source,target\nhello you,hallo du\ngood day,guten tag\nabc,xyz\n")
+    write("sd.csv", "source,target,distractor\nhello,hallo,hello\ngood,guten,tag\n")
+    return {
+        "pronouns": ["model=tiny_neox", "n_examples=4"],
+        "minimal_pairs": ["model=tiny_gemma2", "task.path=pairs.jsonl"],
+        "text_loss": ["model=tiny_gpt2", "task.path=text.txt", "task.context=32", "n_examples=4"],
+        "masked_tokens": [
+            "model=tiny_bert",
+            "task.path=text.txt",
+            "task.context=32",
+            "n_examples=4",
+        ],
+        "similarity": ["model=tiny_bert", "n_examples=4"],
+        "seq2seq": ["model=tiny_t5", "task.path=s.csv"],
+    }
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean", "mean_by_position", "resample", "uniform"])
+@pytest.mark.parametrize(
+    "task", ["pronouns", "minimal_pairs", "text_loss", "masked_tokens", "similarity", "seq2seq"]
+)
+def test_every_task_runs_under_every_ablation(task, kind, capsys):
+    choices = [*tasks()[task], f"task={task}", f"ablation={kind}", "hydra.run.dir=here"]
+    if task in ("pronouns", "minimal_pairs", "similarity"):
+        choices.append("task.min_accuracy=0")
+    if kind == "mean_by_position" and task in ("masked_tokens", "similarity", "seq2seq"):
+        assert run("ablation", *choices) == 2  # [CLS], [SEP] and </s> are no text
+        assert "reference.specials=true" in capsys.readouterr().err
+        choices.append("reference.specials=true")
+    status = run("ablation", *choices)
+    if kind == "resample" and task in ("similarity", "seq2seq"):
+        assert status == 2  # no two of these few sentences are equally long
+        assert "has no partner" in capsys.readouterr().err
+        return
+    assert status == 0
+    summary = results.load("here")
+    assert summary["damage"].notna().all()
+    assert ("draw_sd" in summary) == (kind == "resample")
+
+
+def test_the_benchmark_finds_the_same_numbers_both_ways():
+    shapes = "shapes=[[2,6,last],[2,6,all]]"
+    assert run("benchmark", "model=tiny_llama", "repeats=2", "gemm=64", shapes) == 0
+    table = results.load("results", "benchmark")
+    assert set(table["runner"]) == {"replay", "bridge_loop"}
+    assert (table["max_difference"] < 1e-4).all()
+    assert (table[table["runner"] == "bridge_loop"]["ratio_to_bridge_loop"] == 1).all()
+    assert (table["utilisation"] > 0).all()
+
+
+BAD = {
+    "a misspelt key": (["taks=prompts"], "'taks'"),
+    "a misspelt key of a group": (["model.nmae=x"], "'model.nmae'"),
+    "an added key": (["+model.foo=1"], "foo"),
+    "an unknown model": (["model=gpt5"], "gpt5"),
+    "a missing name": (["model=pretrained"], "model.name is missing"),
+    "an unknown folder": (["model=pretrained", "model.name=/no/such/folder"], "/no/such/folder"),
+    "an unknown checkpoint": (["model=custom", "model.path=/no/such"], "/no/such"),
+    "an unknown task": (["task=chess"], "chess"),
+    "an unknown ablation": (["ablation=median"], "ablation=median"),
+    "unknown positions": (["positions=last"], "positions=last"),
+    "an unknown unit": (["unit=neuron"], "unit=neuron"),
+    "a head that does not exist": (["heads=[L99H1]"], "L99H1"),
+    "what is no head": (["heads=[5]"], "'5' is not a head"),
+    "no heads": (["heads=[]"], "heads=[]"),
+    "a word for a number": (["n_examples=many"], "n_examples=many"),
+    "a negative number": (["seed=-1"], "seed=-1"),
+    "no examples": (["n_examples=0"], "n_examples=0"),
+    "no tokens": (["tokens_per_batch=0"], "tokens_per_batch=0"),
+    "an unknown device": (["device=abacus"], "device=abacus"),
+    "an unknown dtype": (["dtype=int7"], "int7"),
+    "an encoder on prompts": (["model=tiny_bert"], "tiny_bert"),
+    "padding a T5 left": (["model=tiny_t5", "model.padding_side=left"], "padding_side=left"),
+    "an unknown partner": (["ablation=resample", "resample.partner=x"], "resample.partner=x"),
+    "twins that are not there": (["ablation=resample", "resample.partner=corrupted"], "corrupted"),
+    "a reference that is not there": (["reference.path=/no/such.txt"], "/no/such.txt"),
+    "a file that is not there": (["task=prompts", "task.path=/no/such.csv"], "/no/such.csv"),
+    "a wrong column": (["task=prompts", "task.path=column.csv"], "'answer'"),
+    "an empty file": (["task=prompts", "task.path=empty.csv"], "empty.csv"),
+    "a table without rows": (["task=prompts", "task.path=header.csv"], "header.csv"),
+    "an empty cell": (["task=prompts", "task.path=cell.csv"], "'distractor'"),
+    "a prompt too long": (["task=prompts", "task.path=long.csv"], "longer than the context of 128"),
+    "equal answers": (["task=prompts", "task.path=equal.csv"], "' is'"),
+    "an answer that begins the other": (["task=prompts", "task.path=prefix.csv"], "' barks'"),
+    "bytes that are no text": (["task=prompts", "task.path=latin.csv"], "latin.csv"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "names"), BAD.values(), ids=BAD)
+def test_bad_input_ends_in_one_line_and_leaves_nothing(overrides, names, capsys):
+    head = "prompt,answer,distractor\n"
+    write("column.csv", "prompt,answr,distractor\nThe dog, is, are\n")
+    write("empty.csv", "")
+    write("header.csv", head)
+    write("cell.csv", head + "The dog, is,\n")
+    write("long.csv", head + "word " * 60 + ", is, are\n")
+    write("equal.csv", head + "The dog, is, is\n")
+    write("prefix.csv", head + "The dog, barks, bark\n")
+    Path("latin.csv").write_bytes((head + "Die Kühe, sind, ist\n").encode("latin-1"))
+    before = files()
+    model = [] if any(o.startswith("model=") for o in overrides) else ["model=tiny_gpt2"]
+    status = run("ablation", *model, "task.min_accuracy=0", *overrides)
+    captured = capsys.readouterr()
+    [line] = captured.err.strip().splitlines()
+    assert status == 2
+    assert line.startswith("error: ")
+    assert names in line
+    assert "Traceback" not in captured.err
+    assert files() == before
+    assert not Path("results").exists()
+
+
+def test_a_model_that_cannot_do_the_task_stops_with_status_3(capsys):
+    assert run("ablation", "model=tiny_gpt2") == 3
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert "lower 95 % bound" in line
+    assert not Path("results").exists()
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(ablation, "measure", lambda cfg, run: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("ablation", "model=tiny_gpt2")
+
+
+def test_the_configured_dtype_is_used():
+    arguments = ["model=tiny_gpt2", "n_examples=4", "task.min_accuracy=0", "dtype=bfloat16"]
+    assert run("ablation", *arguments) == 0
+    summary = results.load("results")
+    assert summary["damage"].dtype == torch.zeros((), dtype=torch.float64).numpy().dtype
+    assert (summary["dtype"] == "bfloat16").all()
