@@ -234,8 +234,8 @@ def report(run: results.Run, top: int) -> None:
     examples = run.read("examples")
     if examples.get("moved", pd.Series(dtype=bool)).any():
         print(
-            f"{examples['moved'].sum()} of {len(examples)} answers share their first tokens with the "
-            f"distractor or with the prompt: read where they part (column `moved` of examples)"
+            f"{examples['moved'].sum()} of {len(examples)} answers share their first tokens with "
+            f"the distractor or the prompt: read where they part (column `moved` of examples)"
         )
     print(f"{run.folder}: summary.parquet, effects.parquet, heads.png, top_heads.png, run.json")
 

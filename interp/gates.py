@@ -231,6 +231,11 @@ def means(
         For each layer of each site `[head d_head]`, or `[position head d_head]`, NaN at positions
         that hold no real token.
     """
+    batches = list(batches)
+    widths = [
+        text.tokens.shape[1] for b in batches for text in (b.batch.text, b.batch.target) if text
+    ]
+    n_positions = max(widths) if by_position else 1
     sums: dict[Place, Tensor] = {}
     counts: dict[Place, Tensor] = {}
     for asked in batches:
@@ -239,25 +244,17 @@ def means(
         for place, values in z.items():
             text = asked.batch.queries(model.site[place[0]])
             real = text.mask if specials else text.mask & ~text.special
-            at = text.position[real] if by_position else torch.zeros_like(text.position[real])
-            n = int(at.max()) + 1 if len(at) else 1
-            total, count = sums.get(place), counts.get(place)
-            if total is None or n > len(total):
-                grown = values.new_zeros((n, *values.shape[2:]), dtype=torch.float64)
-                new = values.new_zeros(n, dtype=torch.float64)
-                if total is not None and count is not None:
-                    grown[: len(total)], new[: len(count)] = total, count
-                sums[place], counts[place] = grown, new
-            sums[place].index_add_(0, at, values[real].double())
-            counts[place].index_add_(0, at, torch.ones_like(at, dtype=torch.float64))
+            at = text.position[real] if by_position else torch.zeros_like(text.tokens[real])
+            empty = values.new_zeros((n_positions, *values.shape[2:]), dtype=torch.float64)
+            sums[place] = sums.get(place, empty).index_add(0, at, values[real].double())
+            none = empty.new_zeros(n_positions)
+            counts[place] = counts.get(place, none) + at.bincount(minlength=n_positions)
     if any(count.sum() == 0 for count in counts.values()):
         raise InputError(
             "the reference has no real tokens (reference.specials=true counts special ones)"
         )
     dtype = next(model.module.parameters()).dtype
-    result = {
-        place: (sums[place] / counts[place].clamp(min=1)[:, None, None]).to(dtype) for place in sums
-    }
+    result = {place: (sums[place] / counts[place][:, None, None]).to(dtype) for place in sums}
     return result if by_position else {place: mean[0] for place, mean in result.items()}
 
 

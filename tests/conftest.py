@@ -1,7 +1,7 @@
 """Models are loaded once for all tests.
 
-`interp` is imported inside the fixtures only: what is imported before the tests are collected escapes
-the checks of types and shapes (`--jaxtyping-packages` in pyproject.toml).
+`interp` is imported inside the fixtures only: what is imported before the tests are collected
+escapes the checks of types and shapes (`--jaxtyping-packages` in pyproject.toml).
 """
 
 from collections.abc import Callable

@@ -1,16 +1,15 @@
 """The engine against plain Hugging Face.
 
 The other route knows nothing of ours: it tokenises strings with the model's tokenizer, runs the
-unpadded sequence through a model fresh from `transformers` with `eager` attention, and ablates a head
-by setting its slice of what the output projection reads to zero, in one full forward per head and
-example. The projections are found by the names that Hugging Face gives them, written down here.
+unpadded sequence through a model fresh from `transformers` with `eager` attention, and ablates a
+head by setting its slice of what the output projection reads to zero, in one full forward per head
+and example. The projections are found by the names that Hugging Face gives them, written down here.
 """
 
 from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from os.path import commonpath
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -164,7 +163,7 @@ def without(module: torch.nn.Module, name: str, head: Head | None, n_heads: int)
 
 def next_token_difference(module, tokenizer, prompt, answer, distractor) -> float:
     first, second = (tokenizer(prompt + end)["input_ids"] for end in (answer, distractor))
-    shared = len(commonpath([first, second]))
+    shared = next(n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
     logits = module(input_ids=torch.tensor([first[:shared]])).logits[0, -1]
     return (logits[first[shared]] - logits[second[shared]]).item()
 

@@ -285,7 +285,7 @@ def test_replaying_equals_a_plain_forward_from_every_block(name, which, model):
     for start in range(len(ours.blocks) + 1):
         ran = set()
         handles = [
-            block.register_forward_hook(lambda *_, n=number: ran.add(n))
+            block.register_forward_hook(lambda *_, n=number, ran=ran: ran.add(n))
             for number, block in enumerate(originals)
         ]
         with ours.replaying(start, recorded, rows):
@@ -295,9 +295,14 @@ def test_replaying_equals_a_plain_forward_from_every_block(name, which, model):
         assert ran == set(range(start, len(ours.blocks)))
         torch.testing.assert_close(replayed, plain, **CLOSE)
     assert all(
-        stack[index] is block for (stack, index), block in zip(ours.blocks, originals, strict=False)
+        stack[index] is block for (stack, index), block in zip(ours.blocks, originals, strict=True)
     )
     assert torch.equal(run(batch), before)
+
+
+def n_hooks(ours: HeadModel) -> int:
+    parts = list(ours.module.modules())
+    return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in parts)
 
 
 @pytest.mark.parametrize("name", ["tiny_llama", "tiny_t5", "custom_decoder"])
@@ -306,7 +311,7 @@ def test_an_exception_leaves_no_stub_and_no_hook_behind(name, model):
     batch = padded(ours)
     with ours.recording() as recorded:
         before = ours.run(batch)
-    rows = torch.arange(3)
+    rows, hooked = torch.arange(3), n_hooks(ours)
 
     def fail(z):
         raise ZeroDivisionError
@@ -319,14 +324,9 @@ def test_an_exception_leaves_no_stub_and_no_hook_behind(name, model):
         ours.watching_z(),
         ours.recording(),
     ):
-        assert isinstance(ours.blocks[0][0][0], Replayed)
         ours.run(batch)
     assert not any(isinstance(stack[index], Replayed) for stack, index in ours.blocks)
-    assert not any(
-        part._forward_hooks or part._forward_pre_hooks
-        for part in ours.module.modules()
-        if not name.startswith("custom")  # hook points there have hooks of their own kind
-    )
+    assert n_hooks(ours) == hooked
     assert torch.equal(ours.run(batch), before)
 
 
@@ -438,7 +438,7 @@ def test_padding_on_either_side_gives_the_same_logits_at_real_tokens(name, model
     assert batches[0].text.mask[:, 0].all()
     assert batches[1].text.mask[:, -1].all()
     logits = [
-        ours.run(batch)[real(batch)] for ours, batch in zip((right, left), batches, strict=False)
+        ours.run(batch)[real(batch)] for ours, batch in zip((right, left), batches, strict=True)
     ]
     torch.testing.assert_close(*logits, **CLOSE)
     assert torch.equal(*(batch.text.tokens[batch.text.mask] for batch in batches))
@@ -559,9 +559,9 @@ def test_offsets_point_at_the_tokens_text(name, model):
     text = "Two cats, café… and a 😀 dog"
     whole = model(name).codec
     encoded = whole.encode(text)
-    covered = set()
+    covered, compared = set(), 0
     for token, (start, end), special in zip(
-        encoded.ids, encoded.offsets, encoded.special, strict=False
+        encoded.ids, encoded.offsets, encoded.special, strict=True
     ):
         if special:
             assert (start, end) == (0, 0)
@@ -572,6 +572,8 @@ def test_offsets_point_at_the_tokens_text(name, model):
         part = text[start:end]
         if part.strip().isascii() and piece != "[UNK]":
             assert piece == (part.lower() if name == "minilm" else part).strip()
+            compared += 1
+    assert compared > 5
     assert {n for n, letter in enumerate(text) if letter != " "} <= covered
 
 
@@ -740,10 +742,10 @@ def test_a_tiny_model_is_a_function_of_its_seed():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(InputError, match="model.name=tiny_gpt5: one of tiny_gpt2") as error:
+    with pytest.raises(InputError, match=r"model\.name=tiny_gpt5: one of tiny_gpt2") as error:
         tiny("tiny_gpt5", weights_seed=0, **CHOICES)
     one_line(error)
-    with pytest.raises(InputError, match="model.name=gpt5: one of smollm2, minilm") as error:
+    with pytest.raises(InputError, match=r"model\.name=gpt5: one of smollm2, minilm") as error:
         bundled("gpt5", **CHOICES)
     one_line(error)
 
@@ -779,7 +781,7 @@ def test_a_damaged_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(PACKAGES, "toy", package)
     (tmp_path / "toy_weights").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InputError, match="damaged.*nothing.*--force-reinstall") as error:
+    with pytest.raises(InputError, match=r"damaged.*nothing.*--force-reinstall") as error:
         bundled("toy", **CHOICES)
     one_line(error)
     (tmp_path / "toy_weights" / "model.gguf").write_bytes(b"weights")

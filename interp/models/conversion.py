@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -42,18 +43,22 @@ def converted(gguf: Path) -> Path:
         try:
             _convert(gguf, scratch)
             shutil.rmtree(folder, ignore_errors=True)
-            os.replace(scratch, folder)
+            with suppress(OSError):  # another process was faster
+                os.replace(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+        if not _is_whole(folder):
+            raise OSError(f"{folder} could not be written")
     return folder
 
 
 def _is_whole(folder: Path) -> bool:
     """Check a converted folder against the hash that was written beside it."""
-    manifest = folder / "conversion.json"
-    if not manifest.is_file():
+    try:
+        manifest = json.loads((folder / "conversion.json").read_text())
+        return manifest["sha256"] == sha256(folder / "model.safetensors")
+    except (OSError, ValueError, KeyError):
         return False
-    return json.loads(manifest.read_text())["sha256"] == sha256(folder / "model.safetensors")
 
 
 def _convert(gguf: Path, folder: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from interp.axes import Residual, Z
@@ -96,8 +97,18 @@ class PretrainedModel(HeadModel):
 
     def hidden(self, batch: Batch) -> Residual:
         """Run the model up to its final hidden states, after the last norm."""
-        base: Any = self.module.base_model
-        return base(**self._inputs(batch)).last_hidden_state
+        module: Any = self.module
+        if module.base_model is not module:
+            return module.base_model(**self._inputs(batch)).last_hidden_state
+        kept: list[Tensor] = []  # T5's parts hang on the model with the head itself
+        handle = module.get_decoder().register_forward_hook(
+            lambda _module, _args, output: kept.append(output.last_hidden_state)
+        )
+        try:
+            self.run(batch)
+        finally:
+            handle.remove()
+        return kept[0]
 
     def run_hooked(self, batch: Batch) -> None:
         """Run the bridge, for the sake of its hooks."""
@@ -133,13 +144,14 @@ def pretrained(
     """
     import transformers
 
+    name = str(Path(name).expanduser()) if name.startswith("~") else name
     if name.endswith(".gguf"):
         if not Path(name).is_file():
             raise InputError(f"model.name={name}: no such file")
         with quiet(offline=True):
             name = str(converted(Path(name)))
     local = Path(name).is_dir()
-    if not local and (name.startswith((".", "/", "~")) or not name):
+    if not name or (not local and name.startswith((".", "/"))):
         raise InputError(f"model.name={name}: no such folder")
     if local and not (Path(name) / "config.json").is_file():
         raise InputError(f"model.name={name}: the folder has no config.json")
@@ -151,7 +163,7 @@ def pretrained(
                 name, use_safetensors=True, dtype=float_type(dtype), output_loading_info=True
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             raise InputError(f"model.name={name} cannot be loaded: {first[:300]}") from error
     missing = sorted(loading["missing_keys"])
@@ -216,7 +228,8 @@ def from_module(
     from transformer_lens.model_bridge import TransformerBridge
 
     module.eval()
-    shared = {id(tensor): tensor for tensor in [*module.parameters(), *module.buffers()]}
+    # not the buffers: the bridge clears some (BART's bias on the logits)
+    shared = {id(tensor): tensor for tensor in module.parameters()}
     twin: Any = copy.deepcopy(module, shared)
     paths = {id(part): path for path, part in module.named_modules()}
     with quiet(offline=Path(folder).is_dir()):
@@ -227,7 +240,7 @@ def from_module(
         except (ValueError, KeyError, NotImplementedError, AttributeError) as error:
             architecture = type(module).__name__
             raise InputError(
-                f"TransformerBridge cannot map {name} ({architecture}): {error}"
+                f"TransformerBridge cannot map {name} ({architecture}): {str(error)[:200]}"
             ) from error
 
     def twin_of(part: Any) -> nn.Module:

@@ -32,6 +32,12 @@ class Encoded:
         """Count the tokens."""
         return len(self.ids)
 
+    def __add__(self, other: "Encoded") -> "Encoded":
+        """Put two runs of tokens together."""
+        return Encoded(
+            self.ids + other.ids, self.offsets + other.offsets, self.special + other.special
+        )
+
     def __getitem__(self, cut: slice) -> "Encoded":
         """Cut out a run of tokens."""
         return Encoded(self.ids[cut], self.offsets[cut], self.special[cut])
@@ -88,7 +94,8 @@ class Codec:
     prepend_bos: bool
     """Whether sequences begin with the beginning-of-sequence token (never twice)."""
     truncation: str
-    """What happens to a text longer than the context: `error`, or the side that is cut."""
+    """What happens to a text longer than the context: `error`, or the side that is cut (special
+    tokens stay)."""
     n_ctx: int | None
     """The longest sequence the model takes; None where it has no limit."""
 
@@ -151,7 +158,7 @@ class Codec:
 
     def with_bos(self, encoded: Encoded) -> Encoded:
         """Add or drop the beginning-of-sequence token, as `prepend_bos` says; never double it."""
-        bos = self.tokenizer.bos_token_id
+        bos = bos_id(self.tokenizer)
         has_bos = bos is not None and encoded.ids[:1] == (bos,)
         if has_bos == self.prepend_bos or bos is None:
             return encoded
@@ -167,7 +174,20 @@ class Codec:
                 f"text of {len(encoded)} tokens is longer than the context of {self.n_ctx}: "
                 f"'{text[:40]}…' (shorten it, or set model.truncation=left or right)"
             )
-        return encoded[-self.n_ctx :] if self.truncation == "left" else encoded[: self.n_ctx]
+        n = len(encoded)
+        first = next((place for place in range(n) if not encoded.special[place]), 0)
+        last = n - next((place for place in range(n) if not encoded.special[-1 - place]), 0)
+        room = self.n_ctx - first - (n - last)
+        if self.truncation == "left":
+            return encoded[:first] + encoded[last - room : last] + encoded[last:]
+        return encoded[:first] + encoded[first : first + room] + encoded[last:]
+
+
+def bos_id(tokenizer: Any) -> int | None:
+    """Find the BOS token; a name that is not in the vocabulary, as MiniLM's, is none."""
+    bos = tokenizer.bos_token_id
+    known = bos is not None and tokenizer.convert_ids_to_tokens(bos) == tokenizer.bos_token
+    return bos if known else None
 
 
 def codec(tokenizer: Any, *, prepend_bos: bool | str, truncation: str, n_ctx: int | None) -> Codec:
@@ -180,7 +200,7 @@ def codec(tokenizer: Any, *, prepend_bos: bool | str, truncation: str, n_ctx: in
         raise InputError(f"model.prepend_bos={prepend_bos}: auto, true or false")
     if truncation not in ("error", "left", "right"):
         raise InputError(f"model.truncation={truncation}: error, left or right")
-    bos = tokenizer.bos_token_id
+    bos = bos_id(tokenizer)
     if prepend_bos == "auto":
         prepend_bos = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
     elif prepend_bos and bos is None:

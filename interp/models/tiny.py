@@ -82,6 +82,9 @@ def tiny(
                 parameter.data += 0.1 * torch.randn_like(parameter)
             else:  # wider than the usual 0.02, so that attention is far from uniform
                 parameter.data.normal_(std=parameter.shape[-1] ** -0.5)
+        for path, buffer in module.named_buffers():
+            if path == "final_logits_bias":
+                buffer.normal_()
     with tempfile.TemporaryDirectory() as folder:
         config.save_pretrained(folder)
         byte_tokenizer(frame).save_pretrained(folder)
