@@ -92,7 +92,10 @@ def chosen_heads(model: HeadModel, wanted: Sequence[str] | None) -> list[Head]:
     """List the heads to ablate: those named, or all."""
     if wanted is None:
         return heads.all_heads(model.sites)
-    found = [heads.parse(str(text), model.sites) for text in wanted]
+    numbers = [text for text in wanted if not isinstance(text, str)]
+    if numbers:
+        raise InputError(f"heads: {numbers[0]} reads as a number; write L5H1, or '5.1' in quotes")
+    found = [heads.parse(text, model.sites) for text in wanted]
     if not found:
         raise InputError("heads=[]: name at least one head, or null for all")
     return sorted(set(found), key=lambda head: (model.block(head), head))

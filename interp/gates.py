@@ -206,11 +206,14 @@ def check_values(model: HeadModel, batch: Batch) -> None:
         made = torch.einsum("bhqk,bkhd->bqhd", pattern.to(v.dtype), v)[real]
         hidden = ~model.visible(batch, site, layer)[:, None]
         leak = (pattern * hidden).movedim(1, 2)[real].abs().max()
+        seen = model.visible(batch, site, layer)[real]
+        unused = bool((seen & (pattern.movedim(1, 2)[real].amax(1) == 0)).any())
         error = (made - z[name, layer][real]).abs().max() / z[name, layer][real].abs().max()
-        if leak > 1e-6 or error > 1e-2:
+        if leak > 1e-6 or error > 1e-2 or unused:
             raise InputError(
                 f"ablation=uniform: {model.name} does not compute {name} layer {layer} as "
-                f"pattern · values (relative error {error:.2g}, weight on hidden keys {leak:.2g}); "
+                f"pattern · values over the keys we take as visible (relative error {error:.2g}, "
+                f"weight on hidden keys {leak:.2g}, visible keys without weight: {unused}); "
                 f"use zero, mean or resample"
             )
 
@@ -279,10 +282,12 @@ def derangements(
     draws = np.empty((n_draws, len(groups)), dtype=int)
     for group, numbers in members.items():
         indices = np.array(numbers)
-        largest = np.bincount(labels[indices]).max()
+        counts = np.bincount(labels[indices])
+        largest = counts.max()
         if 2 * largest > len(indices):
+            lonely = numbers[int((labels[indices] == counts.argmax()).argmax())]
             raise InputError(
-                f"ablation=resample: example {numbers[0]} ({group} tokens) has no partner: of "
+                f"ablation=resample: example {lonely} ({group} tokens) has no partner: of "
                 f"{len(numbers)} examples with as many tokens, {largest} may not be each other's "
                 f"partner (leave it out, or give it company: n_examples, task.context)"
             )
@@ -294,9 +299,10 @@ def derangements(
 def _derangement(labels: Int[np.ndarray, " member"], rng: np.random.Generator) -> np.ndarray:
     """Draw a permutation under which every member's label changes.
 
-    Members are shuffled, then sorted by label, and the sequence is turned by at least the largest
-    label's count and at most the rest: each member meets another label.
+    Labels and members are shuffled, members sorted by label, and the sequence is turned by at least
+    the largest label's count and at most the rest: each member meets another label.
     """
+    labels = rng.permutation(labels.max() + 1)[labels]
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     largest = np.bincount(labels).max()

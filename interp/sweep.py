@@ -205,6 +205,7 @@ class Engine:
 
     def _start(self, examples: tuple[int, ...]) -> None:
         """Run a new batch clean."""
+        self.examples = ()  # until all of the new batch is in place
         self.asked: Questions = self.task.questions(self.model, examples)
         with self.model.recording() as self.recorded:
             clean = self.task.score(self.model, self.asked)

@@ -20,6 +20,14 @@ FOLDERS = ("stories260k", "aren_transliteration")
 CHOICES = {"device": "cpu", "dtype": "float32", "prepend_bos": "auto", "truncation": "error"}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Tiny models are fastest on one thread, and several test processes do not fight."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data and models."""

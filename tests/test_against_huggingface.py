@@ -105,15 +105,6 @@ def heads_of(name: str) -> list[Head]:
     return in_turn[:N_HEADS]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """More threads gain nothing on products this small, and wait for each other on busy cores."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
-
-
 # The other route
 
 

@@ -42,15 +42,6 @@ ARABIC = ["اتزمون", "سلام", "بك"]
 ENGLISH = ["atzmon", "salam", "bk"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """More threads gain nothing on products this small, and wait for each other on busy cores."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
-
-
 @pytest.fixture(autouse=True)
 def no_grad():
     with torch.no_grad():

@@ -13,7 +13,6 @@ from test_gates import (
     Noise,
     family,
     loop,
-    one_thread,  # noqa: F401 (a fixture)
     padded_task,
     prompt_task,
     some_heads,
@@ -335,10 +334,6 @@ def test_a_forward_that_fails_halfway_leaves_no_stub_and_no_hook(monkeypatch):
     assert traces(model) == before
 
 
-@pytest.mark.xfail(
-    reason="_start stores the new batch before baseline.prepare may raise, and `examples` after "
-    "it: the next run of the former examples takes the new batch for theirs"
-)
 def test_a_batch_that_could_not_start_does_not_stand_in_for_the_former_one():
     model = family("tiny_gpt2")
     task = padded_task(model)

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import platformdirs
@@ -19,7 +20,13 @@ from interp.errors import InputError
 
 
 def sha256(path: Path) -> str:
-    """Hash a file's bytes."""
+    """Hash a file's bytes; large files are read once, as long as they do not change."""
+    facts = path.stat()
+    return _sha256(path, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _sha256(path: Path, size: int, changed: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from interp.axes import Residual, Z
 from interp.errors import InputError
 from interp.heads import Site
-from interp.models.conversion import converted
+from interp.models.conversion import converted, sha256
 from interp.models.head_model import Batch, Handle, HeadModel, Values
 from interp.models.text import codec
 
@@ -189,13 +189,9 @@ def pretrained(
 
 
 def fingerprint(folder: Path) -> str:
-    """Hash a folder's weights: the sha256 over its safetensors files in order of name."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 24):
-                digest.update(chunk)
-    return digest.hexdigest()
+    """Hash a folder's weights: the sha256 of its safetensors file, or of several's sha256."""
+    hashes = [sha256(path) for path in sorted(folder.glob("*.safetensors"))]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def from_module(

@@ -21,7 +21,7 @@ things), five constructions and two numbers: 320 rows, 32 in each of the ten str
 as singular. Singular and plural rows of a pair are neighbours and differ in the two nouns only.
 Rows come in five rounds of 64; a round visits every noun once, with the constructions rotating, so
 every prefix is balanced to within a few rows. Four openings rotate, each with a pair of verb forms
-that sets the tense; a noun meets all of them.
+in the tense that it sets; a noun meets all of them.
 
 Sources. The attractor paradigm is that of Bock and Miller (1991, "Broken agreement") for speakers
 and of Linzen, Dupoux and Goldberg (2016, "Assessing the ability of LSTMs to learn syntax-sensitive

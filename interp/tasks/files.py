@@ -42,6 +42,8 @@ def csv(path: str, required: Sequence[str], optional: Sequence[str]) -> pd.DataF
         table = pd.read_csv(found, dtype=str, keep_default_na=False, encoding="utf-8")
     except pd.errors.ParserError as error:
         raise InputError(f"{path} is not a CSV file: {error}") from error
+    if not isinstance(table.index, pd.RangeIndex):
+        raise InputError(f"{path}: rows have more cells than the header (quote cells with commas)")
     columns = ", ".join([*required, *(f"{name} (optional)" for name in optional)])
     for name in required:
         if name not in table:
@@ -66,7 +68,7 @@ def json_lines(path: str, required: Sequence[str]) -> pd.DataFrame:
     """
     found = existing(path)
     records = []
-    for number, line in enumerate(text(found).splitlines(), 1):
+    for number, line in enumerate(text(found).split("\n"), 1):
         if not line.strip():
             continue
         try:

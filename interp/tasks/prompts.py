@@ -101,7 +101,7 @@ def _corrupted(model: HeadModel, table: pd.DataFrame, items: list[Item]) -> list
         if (len(twin.text), twin.ids) != (len(item.text), item.ids):
             raise InputError(
                 f"corrupted prompt of row {number}: {len(twin.text)} tokens before the answer, "
-                f"its clean twin has {len(item.text)}; they must be equal"
+                f"its clean twin has {len(item.text)}; tokens must be as many and answers the same"
             )
         twins.append((twin,))
     return twins
