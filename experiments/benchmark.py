@@ -36,7 +36,7 @@ from tqdm import tqdm
 from experiments.command import build, command, plain
 from interp import gates, results, sweep
 from interp.errors import InputError
-from interp.heads import Head
+from interp.heads import Head, all_heads
 from interp.models.head_model import HeadModel
 from interp.models.text import Encoded
 from interp.tasks.task import Item, Task, logit_difference, loss
@@ -67,18 +67,37 @@ def random_task(model: HeadModel, examples: int, tokens: int, read: str, seed: i
     )
 
 
-def replay(model: HeadModel, task: Task, heads: list[Head], budget: int) -> np.ndarray:
-    """Run our sweep; returns the ablated metric `[head example]`."""
+def replay(
+    model: HeadModel, task: Task, heads: list[Head], budget: int
+) -> tuple[np.ndarray, float]:
+    """Run our sweep.
+
+    Returns:
+        The ablated metric `[head example]`, and the seconds a head: the heads' own, and their share
+        of the clean runs, which serve all heads of the model whatever number is timed here.
+    """
     settings = [(head,) for head in heads]
     plan = sweep.plan(model, task, settings, 1, budget)
     engine = sweep.Engine(model, task, settings, gates.Zero(), "all")
-    rows = pd.concat([engine.run(job) for part in plan.parts for job in part])
-    return rows.sort_values(["setting", "example"])["ablated"].to_numpy().reshape(len(heads), -1)
+    n_all = len(all_heads(model.sites))
+    rows, seconds = [], 0.0
+    for job in (job for part in plan.parts for job in part):
+        if job.examples != engine.examples:
+            started = time.perf_counter()
+            with torch.inference_mode():
+                engine.start(job.examples)
+            seconds += (time.perf_counter() - started) / n_all
+        started = time.perf_counter()
+        rows.append(engine.run(job))
+        seconds += (time.perf_counter() - started) / len(heads)
+    table = pd.concat(rows).sort_values(["setting", "example"])
+    return table["ablated"].to_numpy().reshape(len(heads), -1), seconds
 
 
 @torch.inference_mode()
-def bridge_loop(model: HeadModel, task: Task, heads: list[Head]) -> np.ndarray:
-    """Run one hooked forward a head; returns the ablated metric `[head example]`."""
+def bridge_loop(model: HeadModel, task: Task, heads: list[Head]) -> tuple[np.ndarray, float]:
+    """Run one hooked forward a head; returns what `replay` does."""
+    started = time.perf_counter()
     asked = task.questions(model, range(len(task)))
     tokens, mask = asked.batch.text.tokens, asked.batch.text.mask.long()
     scores = []
@@ -101,7 +120,8 @@ def bridge_loop(model: HeadModel, task: Task, heads: list[Head]) -> np.ndarray:
         else:
             log_probs = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])
             scores.append(-log_probs[..., 0].mean(-1))
-    return torch.stack(scores).double().cpu().numpy()
+    found = torch.stack(scores).double().cpu().numpy()
+    return found, (time.perf_counter() - started) / len(heads)
 
 
 def multiply_adds(model: HeadModel, task: Task, layers: list[int]) -> float:
@@ -158,9 +178,9 @@ def compare(cfg: DictConfig, model: HeadModel, shape: list[Any]) -> list[dict[st
     layers = [int((n + 0.5) * n_layers / n_sampled) for n in range(n_sampled)]
     heads = [Head("attn", layer, head) for layer in layers for head in range(n_heads)]
     looped = heads[:: n_heads + 1] if n_heads > 1 else heads
-    runners: dict[str, tuple[int, Callable[[], np.ndarray]]] = {
-        "replay": (len(heads), lambda: replay(model, task, heads, cfg.tokens_per_batch)),
-        "bridge_loop": (len(looped), lambda: bridge_loop(model, task, looped)),
+    runners: dict[str, Callable[[], tuple[np.ndarray, float]]] = {
+        "replay": lambda: replay(model, task, heads, cfg.tokens_per_batch),
+        "bridge_loop": lambda: bridge_loop(model, task, looped),
     }
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     rates: list[float] = []
@@ -168,11 +188,10 @@ def compare(cfg: DictConfig, model: HeadModel, shape: list[Any]) -> list[dict[st
     memory: dict[str, float] = {}
     for _ in range(cfg.repeats):
         rates.append(peak_rate(cfg.gemm))
-        for name, (n, run) in runners.items():
+        for name, run in runners.items():
             with watching_memory() as peak:
-                started = time.perf_counter()
-                found[name] = run()
-                seconds[name].append((time.perf_counter() - started) / n)
+                found[name], taken = run()
+            seconds[name].append(taken)
             memory[name] = max(memory.get(name, 0), peak[0])
     ours = found["replay"][[heads.index(head) for head in looped]]
     needed = multiply_adds(model, task, layers)

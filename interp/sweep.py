@@ -166,7 +166,7 @@ class Engine:
             InputError: They cannot.
         """
         with torch.inference_mode():
-            self._start((0,))
+            self.start((0,))
 
     @torch.inference_mode()
     def run(self, job: Job) -> pd.DataFrame:
@@ -177,7 +177,7 @@ class Engine:
             are numbers in the lists that the plan was made from.
         """
         if job.examples != self.examples:
-            self._start(job.examples)
+            self.start(job.examples)
         n_examples, n_settings = len(job.examples), len(job.settings)
         rows = torch.arange(len(self.asked.batch), device=self.model.device).repeat(n_settings)
         closed = [
@@ -203,7 +203,7 @@ class Engine:
             }
         )
 
-    def _start(self, examples: tuple[int, ...]) -> None:
+    def start(self, examples: tuple[int, ...]) -> None:
         """Run a new batch clean."""
         self.examples = ()  # until all of the new batch is in place
         self.asked: Questions = self.task.questions(self.model, examples)

@@ -174,6 +174,31 @@ class HeadModel(ABC):
         finally:
             handle.remove()
 
+    def chosen_logits(
+        self,
+        batch: Batch,
+        read: Int[Tensor, "batch read"],
+        ids: Int[Tensor, "batch read candidate"],
+    ) -> Float[Tensor, "batch read candidate"]:
+        """Compute the logits of a few tokens at the positions `read`.
+
+        Where the unembedding is a plain matrix only its columns for these tokens are multiplied;
+        what the model does to logits afterwards (a soft cap, a scale) is done to them natively.
+        """
+        unembed = self.unembed
+        if self.kind != "decoder" or type(unembed) is not nn.Linear:
+            return self.logits(batch, read).gather(-1, ids)
+
+        def multiply(hidden: Residual) -> Tensor:
+            logits = torch.einsum("bpd,bpcd->bpc", hidden, unembed.weight[ids])
+            return logits if unembed.bias is None else logits + unembed.bias[ids]
+
+        unembed.__dict__["forward"] = multiply
+        try:
+            return self.logits(batch, read)
+        finally:
+            del unembed.__dict__["forward"]
+
     def visit(self, batch: Batch) -> None:
         """Run the model for the sake of its heads alone: as little as possible is unembedded."""
         if self.unembed is None:

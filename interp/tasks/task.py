@@ -136,8 +136,8 @@ def questions(model: HeadModel, examples: Sequence[tuple[Item, ...]]) -> Questio
 
 def logit_difference(model: HeadModel, asked: Questions) -> Score:
     """Subtract the distractor's logit from the answer's, at the one position that is read."""
-    logits = model.logits(asked.batch, asked.read)[:, 0]
-    answer, distractor = logits.gather(-1, asked.ids[:, 0]).float().unbind(-1)
+    logits = model.chosen_logits(asked.batch, asked.read, asked.ids)[:, 0]
+    answer, distractor = logits.float().unbind(-1)
     return answer - distractor
 
 
