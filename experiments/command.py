@@ -70,9 +70,11 @@ def _reporting(folder: Path | None, *, stay: bool) -> Iterator[None]:
         print("\nstopped: the same command goes on where this one was", file=sys.stderr)
         os._exit(130)  # at once: worker threads may be deep in a matrix product
     except (InputError, HydraException, OmegaConfBaseException) as error:
-        print(f"error: {_one_line(error)}", file=sys.stderr)
+        if not hasattr(error, "is_reported"):
+            print(f"error: {_one_line(error)}", file=sys.stderr)
         if not stay:
             sys.exit(getattr(error, "status", 2))
+        error.is_reported = True  # type: ignore[union-attr]
         raise
 
 

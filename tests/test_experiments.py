@@ -157,6 +157,15 @@ def test_a_multirun_loads_as_one_frame():
     assert summary["run"].nunique() == 2
 
 
+def test_a_job_that_fails_does_not_stop_the_others_of_a_multirun(capsys):
+    arguments = ["-m", "model=tiny_gpt2", "n_examples=4", "task.min_accuracy=0"]
+    assert run("ablation", *arguments, "heads=[L0H9],[L0H1]") == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert "L0H9" in lines[0]
+    assert len(results.load("results")) == 1
+
+
 def tasks():
     """Every task on a model that can take it, with files of our own."""
     write("pairs.jsonl", '{"sentence_good": "She runs.", "sentence_bad": "She run."}\n' * 2)

@@ -245,13 +245,26 @@ def test_hidden_states_are_those_the_unembedding_reads(name, model):
         torch.testing.assert_close(ours.module.cls(final), full, **CLOSE)
         return
     scale = final.shape[-1] ** -0.5 if name == "tiny_t5" and ours.config.tie_word_embeddings else 1
-    logits = ours.unembed(final * scale)
-    if name == "aren_transliteration":
-        logits = logits + ours.module.final_logits_bias
+    logits = ours.unembed(final * scale) + getattr(ours.module, "final_logits_bias", 0)
     cap = getattr(getattr(ours, "config", None), "final_logit_softcapping", None)
     if cap:
         logits = cap * (logits / cap).tanh()
     torch.testing.assert_close(logits, full, **CLOSE)
+
+
+@pytest.mark.parametrize("name", CAUSAL + ENCODER_DECODERS)
+def test_chosen_logits_are_those_of_the_full_unembedding(name, model):
+    ours = model(name)
+    batch = padded(ours)
+    full = ours.run(batch)
+    n, length, vocabulary = full.shape
+    generator = torch.Generator().manual_seed(0)
+    read = torch.randint(length, (n, 2), generator=generator)
+    ids = torch.randint(vocabulary, (n, 2, 3), generator=generator)
+    chosen = ours.chosen_logits(batch, read, ids)
+    expected = full[torch.arange(n)[:, None, None], read[..., None], ids]
+    torch.testing.assert_close(chosen, expected, **CLOSE)
+    assert torch.equal(ours.run(batch), full)  # nothing stays behind
 
 
 # Replaying and editing

@@ -63,6 +63,8 @@ class Scripted(HeadModel):
     """A model whose logits, or hidden states, are given."""
 
     device = "cpu"
+    kind = "decoder"
+    unembed = None
 
     def __init__(self, *, logits=None, hidden=None):
         self._logits, self._hidden = logits, hidden

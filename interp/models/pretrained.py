@@ -54,7 +54,7 @@ class ProjectedAttention:
 
         def hook(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             z = args[0]
-            heads = z.view(len(z), -1, self.site.n_heads, self.site.d_head)
+            heads = z.reshape(len(z), -1, self.site.n_heads, self.site.d_head)
             return (edit(heads).reshape(z.shape), *args[1:])
 
         return self.output.register_forward_pre_hook(hook)
@@ -64,7 +64,7 @@ class ProjectedAttention:
 
         def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
             values = self.value(args[0])
-            watch(values.view(len(values), -1, self.site.n_kv_heads, self.site.d_head))
+            watch(values.reshape(len(values), -1, self.site.n_kv_heads, self.site.d_head))
 
         return self.value_input.register_forward_pre_hook(hook)
 
@@ -144,15 +144,16 @@ def pretrained(
     """
     import transformers
 
+    given = name
     name = str(Path(name).expanduser()) if name.startswith("~") else name
     if name.endswith(".gguf"):
         if not Path(name).is_file():
-            raise InputError(f"model.name={name}: no such file")
+            raise InputError(f"model.name={given}: no such file")
         with quiet(offline=True):
             name = str(converted(Path(name)))
     local = Path(name).is_dir()
     if not name or (not local and name.startswith((".", "/"))):
-        raise InputError(f"model.name={name}: no such folder")
+        raise InputError(f"model.name={given}: no such folder")
     if local and not (Path(name) / "config.json").is_file():
         raise InputError(f"model.name={name}: the folder has no config.json")
     with quiet(offline=local):
@@ -240,6 +241,10 @@ def from_module(
             ) from error
 
     def twin_of(part: Any) -> nn.Module:
+        if id(part.original_component) not in paths:
+            raise InputError(
+                f"{name} ({type(module).__name__}): its heads have no modules of their own"
+            )
         return twin.get_submodule(paths[id(part.original_component)])
 
     sites, stacks, attentions = [], [], {}
@@ -253,6 +258,8 @@ def from_module(
         for place in ("attn", "self_attn", "cross_attn"):
             if place not in blocks[0]._modules:
                 continue
+            if any(place not in block._modules for block in blocks):
+                raise InputError(f"{name}: not every block has attention, which a sweep needs")
             layers = [getattr(block, place) for block in blocks]
             site = _site(stack, place, layers, module.config, kind, name)
             sites.append(site)
