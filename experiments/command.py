@@ -39,7 +39,9 @@ def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callabl
 
     def wrap(experiment: Callable[[DictConfig, Path], None]) -> Callable[[], None]:
         def job(cfg: DictConfig) -> None:
-            folder = Path(os.path.relpath(HydraConfig.get().runtime.output_dir))
+            folder = Path(HydraConfig.get().runtime.output_dir)
+            if folder.is_relative_to(Path.cwd()):
+                folder = folder.relative_to(Path.cwd())
             is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
             with _reporting(folder, stay=is_multirun):
                 OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
@@ -80,9 +82,10 @@ def _reporting(folder: Path | None, *, stay: bool) -> Iterator[None]:
 
 def _remove_if_empty(folder: Path) -> None:
     """Take back the folders that Hydra made for nothing."""
-    with suppress(OSError):
-        for place in (folder, *folder.parents):
-            place.rmdir()  # fails at the first one that holds anything
+    places = [folder] if folder.is_absolute() else [folder, *folder.parents]
+    with suppress(OSError):  # at the first one that holds anything
+        for place in places:
+            place.rmdir()
 
 
 def _one_line(error: Exception) -> str:
