@@ -92,6 +92,7 @@ def chosen_heads(model: HeadModel, wanted: Sequence[str] | None) -> list[Head]:
     """List the heads to ablate: those named, or all."""
     if wanted is None:
         return heads.all_heads(model.sites)
+    wanted = [wanted] if isinstance(wanted, str) else wanted
     numbers = [text for text in wanted if not isinstance(text, str)]
     if numbers:
         raise InputError(f"heads: {numbers[0]} reads as a number; write L5H1, or '5.1' in quotes")
@@ -118,9 +119,9 @@ def check_clean(task: Task, clean: np.ndarray) -> dict[str, Any]:
         facts["clean_accuracy_by_stratum"] = strata.round(4).to_dict()
     if task.min_accuracy and bound <= task.min_accuracy:
         raise InputError(
-            f"the clean model cannot do task={task.name}: accuracy {hits.mean():.3f}, lower 95 % "
-            f"bound {bound:.3f}, must exceed task.min_accuracy={task.min_accuracy:g} "
-            f"(0 switches this off)",
+            f"the clean model does not show that it can do task={task.name}: accuracy "
+            f"{hits.mean():.3f} (n = {len(hits)}), its lower 95 % bound {bound:.3f} must exceed "
+            f"task.min_accuracy={task.min_accuracy:g} (take more examples; 0 switches this off)",
             status=3,
         )
     return facts
@@ -229,7 +230,7 @@ def report(run: results.Run, top: int) -> None:
     n = summary["n"].iloc[0]
     print(
         f"clean {record['metric']} {record['clean_score']:.3f} {record['unit_of_metric']}{share} "
-        f"(n = {n}); the {len(table)} heads with the most damage of {len(summary)}:"
+        f"(n = {n}); the heads with the most damage, {len(table)} of {len(summary)}:"
     )
     for stratum, value in record.get("clean_accuracy_by_stratum", {}).items():
         print(f"  accuracy {value:.3f}  {stratum}")
@@ -253,6 +254,11 @@ def main(cfg: DictConfig, folder: Path) -> None:
     ):
         if cfg[key] not in known:
             raise InputError(f"{key}={cfg[key]}: one of {', '.join(known)}")
+    if not 0 < cfg.level < 1:
+        raise InputError(f"level={cfg.level:g}: between 0 and 1, such as 0.95")
+    for key in ("bootstrap_draws", "top"):
+        if cfg[key] < 1:
+            raise InputError(f"{key}={cfg[key]}: at least 1")
     inputs = {
         key: results.file_hash(Path(path))
         for key in ("task.path", "model.path", "model.name", "reference.path")

@@ -7,6 +7,7 @@ faults of the program      keep their traceback
 """
 
 import difflib
+import errno
 import hashlib
 import inspect
 import os
@@ -30,6 +31,8 @@ from omegaconf.errors import OmegaConfBaseException
 from interp.errors import InputError
 
 CONF = Path(__file__).parent.parent / "conf"
+FILING = (errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
+"""What goes wrong with folders and disks, and is not the program's fault."""
 NULLABLE = ("n_examples",)
 """Numbers that may be null."""
 
@@ -78,6 +81,11 @@ def _reporting(folder: Path | None, *, stay: bool) -> Iterator[None]:
             sys.exit(getattr(error, "status", 2))
         error.is_reported = True  # type: ignore[union-attr]
         raise
+    except OSError as error:
+        if error.errno not in FILING or error.filename is None:
+            raise
+        print(f"error: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -68,7 +68,7 @@ def parse(text: str, sites: Sequence[Site]) -> Head:
     """
     match = ADDRESS.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"'{text}' is not a head: write L5H1, 5.1 or SITE.L5H1")
+        raise InputError(f"'{text}' is not a head: write L5H1, '5.1' or SITE.L5H1")
     by_name = {site.name: site for site in sites}
     names = ", ".join(by_name)
     name = match["site"] or (next(iter(by_name)) if len(by_name) == 1 else None)

@@ -33,6 +33,8 @@ from interp.errors import InputError
 HEAD = ["site", "layer", "head"]
 KEYS = ["model", *HEAD, "kv_group", "unit", "ablation", "positions", "task", "metric"]
 """What identifies a line of `summary`; `effects` adds `example` and `cluster`."""
+OURS = ("parts", "multirun.yaml", ".hydra", ".submitit")
+"""What a run's folder may hold before the run starts."""
 PACKAGES = ["manyheads", "torch", "transformers", "transformer-lens", "pandas", "numpy", "scipy"]
 
 
@@ -48,12 +50,16 @@ class Run:
             inputs: The hashes of the files it reads (see `file_hash`).
 
         Raises:
-            InputError: The folder holds a run of another configuration.
+            InputError: The folder holds a run of another configuration, or files of another kind.
         """
         self.folder = folder
         self.identity = json.loads(json.dumps({"config": config, "inputs": inputs}))
         if self.record_path.exists():
             _check_same(folder, self.record, self.identity)
+        elif folder.is_dir():
+            others = [file.name for file in folder.iterdir() if file.name not in OURS]
+            if others:
+                raise InputError(f"{folder} holds {others[0]} and no run: choose another folder")
 
     @property
     def record_path(self) -> Path:

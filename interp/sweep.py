@@ -25,7 +25,7 @@ from interp.gates import Baseline, Setting
 from interp.models.head_model import HeadModel
 from interp.tasks.task import Questions, Task
 
-PART_TOKENS = 1 << 14
+PART_TOKENS = 1 << 12
 """A part ends with the first micro-batch that takes it over this many tokens."""
 
 

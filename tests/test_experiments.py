@@ -98,7 +98,7 @@ def test_writes_the_tables_of_the_contract(capsys):
     assert facts["n_rows"] == 96
     assert facts["model"]["weight_processing"] == "none"
     assert facts["model"]["prepend_bos"] is False
-    assert "the 10 heads with the most damage of 12" in capsys.readouterr().out
+    assert "the heads with the most damage, 10 of 12" in capsys.readouterr().out
 
 
 def test_a_finished_run_is_not_repeated(monkeypatch, capsys):
@@ -147,6 +147,13 @@ def test_a_folder_never_takes_another_configuration(capsys):
     assert run("ablation", *arguments, "hydra.run.dir=here") == 2
     assert "the content of task.path" in capsys.readouterr().err
     assert Path("here/effects.parquet").read_bytes() == before
+
+
+def test_a_single_head_needs_no_brackets():
+    arguments = ["model=tiny_gpt2", "n_examples=4", "task.min_accuracy=0"]
+    assert run("ablation", *arguments, "heads=L1H2") == 0
+    [line] = results.load("results").itertuples()
+    assert (line.layer, line.head) == (1, 2)
 
 
 def test_a_multirun_loads_as_one_frame():
@@ -239,6 +246,10 @@ BAD = {
     "a word for a number": (["n_examples=many"], "n_examples=many"),
     "a negative number": (["seed=-1"], "seed=-1"),
     "no examples": (["n_examples=0"], "n_examples=0"),
+    "a level in per cent": (["level=95"], "level=95"),
+    "no draws": (["bootstrap_draws=0"], "bootstrap_draws=0"),
+    "a folder that cannot be": (["hydra.run.dir=/proc/x"], "/proc/x cannot be written"),
+    "a folder of other things": (["hydra.run.dir=."], "choose another folder"),
     "no tokens": (["tokens_per_batch=0"], "tokens_per_batch=0"),
     "an unknown device": (["device=abacus"], "device=abacus"),
     "an unknown dtype": (["dtype=int7"], "int7"),

@@ -46,7 +46,7 @@ def test_what_is_printed_is_read_back(sites):
 def test_what_is_no_address_is_refused_with_the_forms_that_are(text):
     with pytest.raises(InputError) as error:
         parse(text, ALONE)
-    assert str(error.value) == f"'{text}' is not a head: write L5H1, 5.1 or SITE.L5H1"
+    assert str(error.value) == f"'{text}' is not a head: write L5H1, '5.1' or SITE.L5H1"
 
 
 @pytest.mark.parametrize("text", ["L3H0", "L0H8", "3.0", "attn.0.8"])
