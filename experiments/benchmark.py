@@ -39,6 +39,7 @@ from interp.errors import InputError
 from interp.heads import Head, all_heads
 from interp.models.head_model import HeadModel
 from interp.models.text import Encoded
+from interp.tasks.minimal_pairs import scored
 from interp.tasks.task import Item, Task, logit_difference, loss
 
 
@@ -53,9 +54,7 @@ def random_task(model: HeadModel, examples: int, tokens: int, read: str, seed: i
         if read == "last":
             items.append(Item(text, read=(tokens - 1,), ids=(ids[:2],)))
         else:
-            items.append(
-                Item(text, read=tuple(range(tokens - 1)), ids=tuple((i,) for i in ids[1:]))
-            )
+            items.append(scored(text))
     return Task(
         name="random",
         metric="logit_diff" if read == "last" else "loss",

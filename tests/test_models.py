@@ -123,10 +123,9 @@ def test_sites_have_the_shapes_of_the_architecture(name, model):
     assert ours.record["weight_processing"] == "none"
 
 
-@pytest.mark.parametrize("name", FAST)
-def test_z_and_v_have_an_axis_for_heads(name, model):
-    ours = model(name)
-    batch, values = padded(ours), {}
+def z_and_values(ours, batch):
+    """Watch z and the values of every layer during one run."""
+    values = {}
     handles = [
         attention.watch_v(lambda v, place=place: values.__setitem__(place, v))
         for place, attention in ours.attentions.items()
@@ -135,6 +134,14 @@ def test_z_and_v_have_an_axis_for_heads(name, model):
         ours.run(batch)
     for handle in handles:
         handle.remove()
+    return z, values
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_z_and_v_have_an_axis_for_heads(name, model):
+    ours = model(name)
+    batch = padded(ours)
+    z, values = z_and_values(ours, batch)
     places = {(site.name, layer) for site in ours.sites for layer in range(site.n_layers)}
     assert set(z) == set(values) == set(ours.attentions) == places
     for site in ours.sites:
@@ -211,15 +218,8 @@ def test_no_head_puts_weight_on_a_future_key_or_a_pad(name, side, model):
 @pytest.mark.parametrize("name", FAST)
 def test_z_is_the_pattern_times_the_values(name, model):
     ours = model(name)
-    batch, values = padded(ours), {}
-    handles = [
-        attention.watch_v(lambda v, place=place: values.__setitem__(place, v))
-        for place, attention in ours.attentions.items()
-    ]
-    with ours.watching_z() as z:
-        ours.run(batch)
-    for handle in handles:
-        handle.remove()
+    batch = padded(ours)
+    z, values = z_and_values(ours, batch)
     patterns = ours.patterns(batch, [site.name for site in ours.sites])
     for place, pattern in patterns.items():
         site = ours.site[place[0]]
