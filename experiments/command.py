@@ -4,8 +4,10 @@ config in, tables out      constants live in conf/, functions get them as argume
 where results go           results/<experiment>/<model>/<task>-<ablation>,<what differs from conf>
 bad input                  one line on stderr and a non-zero exit; no traceback, nothing left behind
 faults of the program      keep their traceback
+-m, several runs           each ends for itself; hydra/launcher= says where they run (README.md)
 """
 
+import ctypes
 import difflib
 import errno
 import hashlib
@@ -13,6 +15,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import psutil
+import torch
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -31,10 +36,21 @@ from omegaconf.errors import OmegaConfBaseException
 from interp.errors import InputError
 
 CONF = Path(__file__).parent.parent / "conf"
+LAUNCHERS = {"joblib": "joblib", "ray": "ray", "submitit": "slurm"}
+"""The launchers that are packages of their own, and the extra of ours that installs each."""
+ENVIRONMENT = {
+    "TQDM_MININTERVAL": "10",  # (read by worker processes, whose bars share a screen or a file)
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_DEDUP_LOGS": "0",  # lines that two jobs print alike are printed twice
+    "RAY_USAGE_STATS_ENABLED": "0",  # nobody is called up unasked
+}
+"""For the launchers; what the user's own environment says goes first."""
 FILING = (errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
 """What goes wrong with folders and disks, and is not the program's fault."""
 NULLABLE = ("n_examples",)
 """Numbers that may be null."""
+PASSING = ("shard", "top")
+"""Keys that do not change what a run comes to: they neither name its folder nor tell runs apart."""
 
 
 def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callable[[], None]]:
@@ -42,18 +58,24 @@ def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callabl
 
     def wrap(experiment: Callable[[DictConfig, Path], None]) -> Callable[[], None]:
         def job(cfg: DictConfig) -> None:
+            is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
+            launcher = HydraConfig.get().launcher
+            is_worker = is_multirun and "basic_launcher" not in launcher._target_
+            if is_worker:
+                _settle(HydraConfig.get().runtime.cwd, launcher.get("cpus_per_task"))
             folder = Path(HydraConfig.get().runtime.output_dir)
             if folder.is_relative_to(Path.cwd()):
                 folder = folder.relative_to(Path.cwd())
-            is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
-            with _reporting(folder, stay=is_multirun):
+            with _reporting(folder, stay=is_multirun, is_worker=is_worker):
                 OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
                 _check_types(cfg)
                 experiment(cfg, folder)
 
         def main() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us instead of being printed
-            warnings.filterwarnings("ignore", module="hydra|transformer_lens|transformers|torch")
+            for key, value in ENVIRONMENT.items():
+                os.environ.setdefault(key, value)
+            _settle(".")
             with _reporting(None, stay=False):
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(job)()
 
@@ -62,8 +84,21 @@ def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callabl
     return wrap
 
 
+def _settle(folder: str, n_threads: int | None = None) -> None:
+    """Make a process one of this command's: where the user stands, with its share of the cores.
+
+    joblib and Ray share the cores among their workers by themselves, submitit does not.
+    """
+    warnings.filterwarnings("ignore", module="hydra|transformer_lens|transformers|torch")
+    warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/ray' is validated")
+    os.chdir(folder)
+    keep_memory()
+    if n_threads is not None:
+        torch.set_num_threads(n_threads)
+
+
 @contextmanager
-def _reporting(folder: Path | None, *, stay: bool) -> Iterator[None]:
+def _reporting(folder: Path | None, *, stay: bool, is_worker: bool = False) -> Iterator[None]:
     """Print bad input as one line and exit; with `stay`, let a multirun go on to its next job."""
     try:
         try:
@@ -72,20 +107,53 @@ def _reporting(folder: Path | None, *, stay: bool) -> Iterator[None]:
             if folder is not None:
                 _remove_if_empty(folder)
     except KeyboardInterrupt:
-        print("\nstopped: the same command goes on where this one was", file=sys.stderr)
+        if not is_worker:
+            print("\nstopped: the same command goes on where this one was", file=sys.stderr)
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    child.kill()
         os._exit(130)  # at once: worker threads may be deep in a matrix product
-    except (InputError, HydraException, OmegaConfBaseException) as error:
-        if not hasattr(error, "is_reported"):
+    except Exception as error:
+        if not _is_bad_input(error):
+            if not is_worker:
+                raise
+            raise RuntimeError(traceback.format_exc()) from None  # the others are lost on the way
+        if getattr(error, "printed_on", None) != _stderr():
             print(f"error: {_one_line(error)}", file=sys.stderr)
+        status = getattr(error, "status", 2)
         if not stay:
-            sys.exit(getattr(error, "status", 2))
-        error.is_reported = True  # type: ignore[union-attr]
-        raise
-    except OSError as error:
-        if error.errno not in FILING or error.filename is None:
-            raise
-        print(f"error: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
-        sys.exit(2)
+            sys.exit(status)
+        failure = InputError(_one_line(error), status)  # survives being sent between processes
+        failure.printed_on = _stderr()  # type: ignore[attr-defined]
+        raise failure from None
+
+
+def _is_bad_input(error: Exception) -> bool:
+    """Tell what the user can mend from faults of the program."""
+    known = (InputError, HydraException, OmegaConfBaseException)
+    if isinstance(error, known) or type(error) is ConnectionError:  # (Ray's, of a wrong address)
+        return True
+    if isinstance(error, OSError):
+        return error.errno in FILING and error.filename is not None
+    return str(error).startswith("Unknown plugin class")  # conf/ has the file, Python no package
+
+
+def _stderr() -> tuple[int, int]:
+    """Identify what stderr is connected to: a worker's may be the user's screen or a log file."""
+    found = os.fstat(2)
+    return found.st_dev, found.st_ino
+
+
+def keep_memory() -> None:
+    """Let this process keep freed memory for its next tensor, instead of giving it back each time.
+
+    By default glibc takes every large tensor fresh from the system, which clears it page by page: a
+    tenth of the time of a sweep that reads all logits. Other C libraries are left as they are.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # no mallopt, or no such platform
+        mallopt = ctypes.CDLL(None).mallopt
+        if mallopt(-3, 1 << 30):  # M_MMAP_THRESHOLD, which some versions refuse
+            mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD, which would do harm alone
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -98,6 +166,8 @@ def _remove_if_empty(folder: Path) -> None:
 
 def _one_line(error: Exception) -> str:
     """Put an error into one line; for a misspelt key, add the nearest that exists."""
+    if isinstance(error, OSError) and error.errno in FILING:
+        return f"{error.filename} cannot be written: {error.strerror}"
     cause = error
     while cause.__cause__ is not None and not isinstance(cause, InputError):
         cause = cause.__cause__  # type: ignore[assignment]
@@ -112,6 +182,12 @@ def _one_line(error: Exception) -> str:
     if "Missing mandatory value" in text:
         name = getattr(cause, "full_key", None) or "a value"
         return f"{name} is missing: set {name}=…"
+    launcher = re.search(r"hydra/launcher/(\w+)|hydra_plugins\.hydra_(\w+)_launcher\.", text)
+    if launcher:
+        name = launcher[1] or launcher[2]
+        extra = LAUNCHERS.get(name.partition("_")[0])
+        if extra:
+            return f"hydra/launcher={name} is not installed: pip install 'manyheads[{extra}]'"
     return text.partition(" Config search path:")[0]
 
 
@@ -176,14 +252,16 @@ def folder(*, _root_: DictConfig) -> str:
     choices = _root_.hydra.runtime.choices
     default = _defaults(_root_.hydra)
     ours, theirs = (_leaves(plain(cfg, resolve=False)) for cfg in (_root_, default))
-    differing = {key: value for key, value in ours.items() if theirs.get(key) != value}
+    differing = {
+        key: value for key, value in ours.items() if theirs.get(key) != value and key not in PASSING
+    }
     model = choices.get("model", "all")
     for key in ("model.name", "model.path"):
         if key in differing:
             model = _slug(differing.pop(key))
     what = [str(choices[g]) for g in ("task",) if g in choices]
     if "ablation" in ours:
-        what.append(str(ours["ablation"]))
+        what.append(str(_root_.ablation))
         differing.pop("ablation", None)
     name = ",".join(
         ["-".join(what) or "default", *(f"{k}={_slug(v)}" for k, v in sorted(differing.items()))]
@@ -200,6 +278,11 @@ def plain(cfg: DictConfig, *, resolve: bool = True) -> dict[str, Any]:
     return tree
 
 
+def identity(cfg: DictConfig) -> dict[str, Any]:
+    """Take what tells a run from others."""
+    return {key: value for key, value in plain(cfg).items() if key not in PASSING}
+
+
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to dotted keys."""
     leaves: dict[str, Any] = {}
@@ -212,7 +295,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _slug(value: Any) -> str:
     """Write a value so that it can stand in a folder's name; a path by its last part and a hash."""
     if isinstance(value, list):
-        return "+".join(map(_slug, value))
+        return ("-" if value and isinstance(value[0], list) else "+").join(map(_slug, value))
     text = str(value)
     if "/" in text:
         digest = hashlib.sha256(str(Path(text).expanduser().resolve()).encode()).hexdigest()[:6]
@@ -221,3 +304,6 @@ def _slug(value: Any) -> str:
 
 
 OmegaConf.register_new_resolver("folder", folder, replace=True)
+OmegaConf.register_new_resolver(
+    "if", lambda test, yes, no: no if test is None else yes, replace=True
+)
