@@ -28,7 +28,7 @@ demo: install
 	$(BIN)/python -m experiments.ablation $(ARGS)
 
 test: install
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: .venv/packages
 	$(BIN)/ruff format --check .

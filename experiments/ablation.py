@@ -1,273 +1,280 @@
 """Which heads does a behaviour need?
 
-Replaces every head in turn by a baseline and measures what that does to a task's metric, example by
-example (interp.gates says which baselines there are, interp.sweep how it is done fast).
+Replaces every head in turn (or every pair, layer, … : interp.units) by a baseline and measures what
+that does to a task's metric, example by example (interp.gates says which baselines there are,
+interp.sweep how it is done fast).
 
     python -m experiments.ablation
     python -m experiments.ablation model=minilm task=similarity
     python -m experiments.ablation model=pretrained model.name=gpt2 task=prompts task.path=FILE.csv
     python -m experiments.ablation ablation=zero positions=not_first heads=[L0H1,L5H3]
+    python -m experiments.ablation unit=pair heads=[L26H0,L27H8,L19H6]
+    python -m experiments.ablation adaptive=true n_examples=null
+    python -m experiments.ablation task=prompts task.path=FILE.csv direction=denoising
     python -m experiments.ablation -m ablation=zero,mean,resample
+    python -m experiments.ablation -m shard=0/2,1/2
 
-Writes effects (one line a head and example), summary (one line a head, with interval and test),
-heads.png, top_heads.png and run.json. An interrupted run goes on where it stopped.
+Writes effects (one line a unit and example), summary (one line a unit, with interval, test and
+class), examples, units, figures and run.json. An interrupted run goes on where it stopped.
 """
 
 import resource
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
+import torch
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from tqdm import tqdm
 
-from experiments.command import build, command, plain
-from interp import gates, heads, plots, results, statistics, sweep
+from experiments import inputs
+from experiments.command import build, command, identity
+from interp import gates, plots, results, statistics, sweep, units
 from interp.errors import InputError
-from interp.heads import Head
-from interp.models.head_model import HeadModel
-from interp.tasks.chunks import chunks
-from interp.tasks.task import Item, Task
+from interp.runs import Run, file_hash, whole
 
-UNITS = ("head",)
-
-
-def baseline(cfg: DictConfig, model: HeadModel, task: Task) -> gates.Baseline:
-    """Make the baseline that `cfg.ablation` names (see interp.gates)."""
-    match cfg.ablation:
-        case "zero":
-            return gates.Zero()
-        case "uniform":
-            return gates.Uniform(model)
-        case "resample":
-            return _resample(cfg, task)
-        case "mean" | "mean_by_position":
-            by_position = cfg.ablation == "mean_by_position"
-            source = task if cfg.reference.path is None else _reference(cfg, model, task)
-            means = gates.means(
-                model,
-                sweep.batches(model, source, cfg.tokens_per_batch),
-                by_position=by_position,
-                specials=cfg.reference.specials,
-            )
-            return gates.MeanByPosition(means) if by_position else gates.Mean(means)
-    raise InputError(f"ablation={cfg.ablation}: one of {', '.join(gates.KINDS)}")
+N_DRAWN = 20
+"""Units in the figure of the strongest."""
+DIRECTIONS = (None, "noising", "denoising")
+PLURAL = {
+    "head": "heads",
+    "kv_group": "KV groups",
+    "layer": "layers",
+    "pair": "pairs",
+    "all_but_one": "heads left alone",
+    "all_but_one_group": "KV groups left alone",
+    "set": "sets",
+}
 
 
-def _reference(cfg: DictConfig, model: HeadModel, task: Task) -> Task:
-    """Cut the reference text into chunks as long as the task's longest sequence."""
-    longest = max(len(item.text) for example in task.examples for item in example)
-    n_special = sum(task.examples[0][0].text.special)
-    found = chunks(model, cfg.reference.path, max(2, longest - n_special))
-    return replace(task, examples=[(Item(chunk.text),) for chunk in found])
-
-
-def _resample(cfg: DictConfig, task: Task) -> gates.Resample:
-    """Choose the partners of resample ablation."""
-    partner, n = cfg.resample.partner, len(task)
-    if partner == "corrupted":
-        if task.corrupted is None:
-            raise InputError(
-                f"resample.partner=corrupted: task={task.name} has no corrupted prompts"
-            )
-        return gates.Resample(np.arange(n)[None], task.corrupted)
-    if partner not in ("any", "other_answer"):
-        raise InputError(f"resample.partner={partner}: any, other_answer or corrupted")
-    if partner == "other_answer" and "answer" not in task.table:
-        raise InputError(f"resample.partner=other_answer: task={task.name} has no answers")
-    if cfg.resample.draws < 1:
-        raise InputError(f"resample.draws={cfg.resample.draws}: at least 1")
-    labels = task.table["answer"] if partner == "other_answer" else range(n)
-    shapes = [tuple(item.shape for item in example) for example in task.examples]
-    rng = np.random.default_rng(cfg.seed)
-    partners = gates.derangements(shapes, cfg.resample.draws, rng, list(labels))
-    return gates.Resample(partners, task.examples)
-
-
-def chosen_heads(model: HeadModel, wanted: Sequence[str] | None) -> list[Head]:
-    """List the heads to ablate: those named, or all."""
-    if wanted is None:
-        return heads.all_heads(model.sites)
-    wanted = [wanted] if isinstance(wanted, str) else wanted
-    numbers = [text for text in wanted if not isinstance(text, str)]
-    if numbers:
-        raise InputError(f"heads: {numbers[0]} reads as a number; write L5H1, or '5.1' in quotes")
-    found = [heads.parse(text, model.sites) for text in wanted]
-    if not found:
-        raise InputError("heads=[]: name at least one head, or null for all")
-    return sorted(set(found), key=lambda head: (model.block(head), head))
-
-
-def check_clean(task: Task, clean: np.ndarray) -> dict[str, Any]:
-    """Describe how well the clean model does, and stop where it cannot do the task.
-
-    Raises:
-        InputError: With status 3, where the accuracy's lower 95 % bound is not above the least.
-    """
-    facts: dict[str, Any] = {"clean_score": float(clean.mean())}
-    if not task.metric.endswith("diff"):
-        return facts
-    hits = clean > 0
-    bound = statistics.accuracy_lower_bound(int(hits.sum()), len(hits))
-    facts["clean_accuracy"] = float(hits.mean())
-    if "stratum" in task.table:
-        strata = pd.Series(hits).groupby(task.table["stratum"].to_numpy()).mean()
-        facts["clean_accuracy_by_stratum"] = strata.round(4).to_dict()
-    if task.min_accuracy and bound <= task.min_accuracy:
-        raise InputError(
-            f"the clean model does not show that it can do task={task.name}: accuracy "
-            f"{hits.mean():.3f} (n = {len(hits)}), its lower 95 % bound {bound:.3f} must exceed "
-            f"task.min_accuracy={task.min_accuracy:g} (take more examples; 0 switches this off)",
-            status=3,
-        )
-    return facts
-
-
-def measure(cfg: DictConfig, run: results.Run) -> None:
-    """Sweep, and write tables and figures into the run's folder."""
+def measure(cfg: DictConfig, run: Run) -> None:
+    """Sweep this process' share of the units; the last of several turns all rows into tables."""
     started = time.time()
     model = build(cfg.model)
     task = build(cfg.task, model).first(cfg.n_examples)
-    targets = chosen_heads(model, cfg.heads)
-    source = baseline(cfg, model, task)
-    clean = sweep.clean_scores(model, task, cfg.tokens_per_batch)
-    facts = check_clean(task, clean)
-    settings = [(head,) for head in targets]
-    engine = sweep.Engine(model, task, settings, source, cfg.positions)
+    targets = inputs.chosen_units(cfg, model)
+    clean = sweep.clean_scores(model, task, inputs.tokens_per_batch(cfg))
+    facts = inputs.check_clean(task, clean)
+    twin = inputs.reversed_twins(task) if cfg.direction is not None else task
+    # denoising is noising with clean and corrupted exchanged
+    swept = twin if cfg.direction == "denoising" else task
+    source = inputs.baseline(cfg, model, swept)
+    engine = sweep.Engine(model, swept, [unit.closed for unit in targets], source, cfg.positions)
     engine.check()
-    plan = sweep.plan(model, task, settings, source.n_draws, cfg.tokens_per_batch)
-    if not run.is_started:
-        record = model.record | {"prepend_bos": model.codec.prepend_bos}
-        metric = {"metric": task.metric, "higher_is_better": task.higher_is_better}
-        run.start(facts | metric | {"unit_of_metric": task.unit, "model": record} | plan.record())
-    with tqdm(total=plan.n_rows, unit="row", desc=f"{model.name} {task.name}") as bar:
-        for number, part in enumerate(plan.parts):
-            rows = []
-            if not run.part(number).exists():
-                for job in part:
-                    rows.append(engine.run(job))
-                    bar.update(len(rows[-1]))
-                run.write_part(number, pd.concat(rows, ignore_index=True))
-            else:
-                bar.update(sum(job.n_rows for job in part))
-    _write(cfg, run, model, task, targets, n_parts=len(plan.parts))
-    run.finish(
+    looks = [sweep.Look(len(task), cfg.level)]
+    if cfg.adaptive:
+        looks = sweep.looks(len(task), [float(share) for share in cfg.rounds], cfg.level)
+    tokens = inputs.tokens_per_batch(cfg)
+    if run.is_started:
+        tokens = run.record["plan"]["tokens_per_batch"]
+    elif cfg.tokens_per_batch == "auto":
+        tokens = sweep.measured_budget(engine)
+    examples = task.table
+    if cfg.direction is not None:
+        corrupted = sweep.clean_scores(model, twin, inputs.tokens_per_batch(cfg))
+        examples = examples.assign(clean=clean, corrupted=corrupted)
+    record = run.start(
         {
-            "seconds": round(time.time() - started, 1),
-            "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-        }
-    )
-
-
-def _write(
-    cfg: DictConfig,
-    run: results.Run,
-    model: HeadModel,
-    task: Task,
-    targets: Sequence[Head],
-    *,
-    n_parts: int,
-) -> None:
-    """Turn the rows into tables and figures."""
-    rows = run.rows(n_parts)
-    units = pd.DataFrame(
+            **facts,
+            "tolerance": cfg.tolerance * abs(facts["clean_score"]),
+            "task": task.name,
+            "metric": task.metric,
+            "unit_of_metric": task.unit,
+            "higher_is_better": task.higher_is_better,
+            "model_name": model.name,
+            "model": model.record | {"prepend_bos": model.codec.prepend_bos},
+            "has_kv_groups": any(site.n_kv_heads < site.n_heads for site in model.sites),
+            "plan": {
+                "tokens_per_batch": tokens,
+                "threads": torch.get_num_threads(),
+                "n_units": len(targets),
+                "n_draws": source.n_draws,
+                "looks": [asdict(look) for look in looks],
+            },
+        },
         {
-            "site": [head.site for head in targets],
-            "layer": [head.layer for head in targets],
-            "head": [head.head for head in targets],
-            "kv_group": [model.site[head.site].group(head.head) for head in targets],
-        }
+            "examples": examples,
+            "units": units.table(targets).assign(
+                closed=["+".join(map(str, unit.closed)) for unit in targets]
+            ),
+        },
     )
-    effects = results.effects(
-        rows,
-        units,
-        task.table.reset_index(drop=True),
-        higher_is_better=task.higher_is_better,
-        model=model.name,
-        unit=cfg.unit,
-        ablation=cfg.ablation,
-        positions=cfg.positions,
-        task=task.name,
-        metric=task.metric,
-    )
-    summary = results.summary(effects, n_draws=cfg.bootstrap_draws, level=cfg.level, seed=cfg.seed)
-    if cfg.ablation == "resample":
-        summary["draw_sd"] = results.draw_spread(rows)
-    run.write("examples", task.table)
-    run.write("effects", effects)
-    run.write("summary", summary)
-    title = f"{model.name}: {cfg.ablation} ablation of each head, {task.name} (n = {len(task)})"
-    label = f"damage ({task.metric}, {task.unit})"
-    top = results.strongest(summary, 2 * cfg.top)
-    figure = plots.head_map(summary, value="damage", title=title, label=label)
-    figure.savefig(run.folder / "heads.png", dpi=150)
-    plots.top_heads(top, names=list(results.names(top)), title=title, label=label).savefig(
-        run.folder / "top_heads.png", dpi=150
+    numbers = range(len(targets))[run.index :: run.n_shards]
+    n_rows = len(numbers) * len(task) * source.n_draws
+    label = f"{model.name} {task.name}" + (f" {cfg.shard}" if run.n_shards > 1 else "")
+    with run.working(), tqdm(total=n_rows, unit="row", desc=label) as bar:
+        parts = sweep.run_rounds(
+            run,
+            engine,
+            numbers,
+            looks=looks,
+            tokens_per_batch=record["plan"]["tokens_per_batch"],
+            tolerance=record["tolerance"],
+            seed=cfg.seed,
+            advance=bar.update,
+        )
+        run.end_shard(
+            parts,
+            {
+                "seconds": round(time.time() - started, 1),
+                "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+            },
+        )
+    results.assemble(run)
+
+
+def ranked(record: Mapping[str, Any], summary: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """Sort units by what people ask for: damage, or what is restored when denoising.
+
+    Returns:
+        How to call it, and the summary with it as `value, low, high`.
+    """
+    if record["config"]["direction"] == "denoising":
+        names = {"damage": "value", "ci_high": "low", "ci_low": "high"}
+        return "restored", _sorted(summary, -summary[list(names)].rename(columns=names))
+    names = {"damage": "value", "ci_low": "low", "ci_high": "high"}
+    return "damage", _sorted(summary, summary[list(names)].rename(columns=names))
+
+
+def _sorted(summary: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:
+    table = pd.concat([summary, values], axis=1)
+    return table.sort_values("value", ascending=False, kind="stable").assign(
+        name=lambda t: units.names(t)
     )
 
 
-def report(run: results.Run, top: int) -> None:
-    """Print the clean score, the heads with the most damage, and where the files lie."""
-    record, summary = run.record, run.read("summary")
-    strongest = results.strongest(summary, top)
-    table = pd.DataFrame(
-        {
-            "head": results.names(strongest),
-            "damage": strongest["damage"].map("{:+.3f}".format),
-            "95 % interval" if record["config"]["level"] == 0.95 else "interval": [
-                f"[{low:+.3f}, {high:+.3f}]"
-                for low, high in strongest[["ci_low", "ci_high"]].itertuples(index=False)
-            ],
-            "q": strongest["q_value"].map("{:.2g}".format),
-        }
-    )
+def draw(run: Run) -> list[str]:
+    """Draw the figures that a finished run lacks; return the names of all."""
+    record = run.record
+    config, unit = record["config"], record["config"]["unit"]
+    called, table = ranked(record, run.read("summary"))
+    what = config["direction"] or f"{config['ablation']} ablation"
+    n = table["n"].max()
+    title = f"{record['model_name']}: {what} of {PLURAL[unit]}, {record['task']} (n = {n})"
+    label = f"{called} ({record['metric']}, {record['unit_of_metric']})"
+    figures = {"strongest": partial(plots.strongest, table.head(N_DRAWN))}
+    if unit in ("head", "all_but_one"):
+        figures["heads"] = partial(plots.head_map, table, column="head")
+    elif unit in ("kv_group", "all_but_one_group"):
+        figures["groups"] = partial(plots.head_map, table, column="kv_group")
+    elif unit == "pair":
+        figures["pairs"] = partial(plots.pair_map, table)
+    files = {run.folder / f"{name}.png": figure for name, figure in figures.items()}
+    missing = [file for file in files if not file.exists()]
+    if missing:
+        with run.drawing():
+            for file in missing:
+                with whole(file) as scratch:
+                    files[file](title=title, label=label).savefig(scratch, dpi=150)
+    return [file.name for file in files]
+
+
+def report(run: Run, top: int) -> None:
+    """Print the clean score, the units with the most damage, and where the files lie."""
+    record, figures = run.record, draw(run)
+    config, unit = record["config"], record["config"]["unit"]
+    called, table = ranked(record, run.read("summary"))
+    strongest = table.head(top)
+    shown = {unit: strongest["name"], called: strongest["value"].map("{:+.3f}".format)}
+    shown["95 % interval" if config["level"] == 0.95 else "interval"] = [
+        f"[{low:+.3f}, {high:+.3f}]"
+        for low, high in strongest[["low", "high"]].itertuples(index=False)
+    ]
+    if config["adaptive"]:
+        shown["n"] = strongest["n"]
+    else:
+        shown["q"] = strongest["q_value"].map("{:.2g}".format)
+    for name in ("normalised", "class"):
+        if name in strongest:
+            shown[name] = strongest[name]
     accuracy = record.get("clean_accuracy")
     share = "" if accuracy is None else f", accuracy {accuracy:.3f}"
-    n = summary["n"].iloc[0]
+    examples = run.read("examples")
     print(
         f"clean {record['metric']} {record['clean_score']:.3f} {record['unit_of_metric']}{share} "
-        f"(n = {n}); the heads with the most damage, {len(table)} of {len(summary)}:"
+        f"(n = {len(examples)}); the {PLURAL[unit]} with the most "
+        f"{'restored' if called == 'restored' else 'damage'}, {len(strongest)} of {len(table)}:"
     )
     for stratum, value in record.get("clean_accuracy_by_stratum", {}).items():
         print(f"  accuracy {value:.3f}  {stratum}")
-    print(table.to_string(index=False))
-    examples = run.read("examples")
+    print(pd.DataFrame(shown).to_string(index=False, float_format="{:.3f}".format))
+    if "class" in table:
+        counts = table["class"].value_counts()
+        print(
+            f"at a tolerance of {record['tolerance']:.3g} {record['unit_of_metric']} "
+            f"({config['tolerance']:.0%} of the clean score): "
+            + ", ".join(f"{counts.get(name, 0)} {name}" for name in statistics.CLASSES)
+        )
+    if config["adaptive"]:
+        full = len(table) * len(examples) * record["plan"]["n_draws"]
+        print(f"{record['n_rows']} rows instead of {full} ({record['n_rows'] / full:.0%})")
+    if "group" in unit and not record["has_kv_groups"]:
+        print(f"{record['model_name']} has no grouped heads: every KV group is one head")
     if examples.get("moved", pd.Series(dtype=bool)).any():
         print(
             f"{examples['moved'].sum()} of {len(examples)} answers share their first tokens with "
             f"the distractor or the prompt: read where they part (column `moved` of examples)"
         )
-    print(f"{run.folder}: summary.parquet, effects.parquet, heads.png, top_heads.png, run.json")
+    print(f"{run.folder}: summary.parquet, effects.parquet, {', '.join(figures)}, run.json")
 
 
-@command("ablation")
-def main(cfg: DictConfig, folder: Path) -> None:
-    """Check the choices, sweep unless that was done before, and report."""
+def check(cfg: DictConfig) -> None:
+    """Check the choices.
+
+    Raises:
+        InputError: One of them is not among those known, or two do not go together.
+    """
     for key, known in (
         ("ablation", gates.KINDS),
         ("positions", gates.POSITIONS),
-        ("unit", UNITS),
+        ("unit", units.KINDS),
+        ("direction", DIRECTIONS),
     ):
         if cfg[key] not in known:
-            raise InputError(f"{key}={cfg[key]}: one of {', '.join(known)}")
+            names = ", ".join("null" if name is None else name for name in known)
+            raise InputError(f"{key}={cfg[key]}: one of {names}")
     if not 0 < cfg.level < 1:
         raise InputError(f"level={cfg.level:g}: between 0 and 1, such as 0.95")
     for key in ("bootstrap_draws", "top"):
         if cfg[key] < 1:
             raise InputError(f"{key}={cfg[key]}: at least 1")
-    inputs = {
-        key: results.file_hash(Path(path))
+    if not isinstance(cfg.rounds, ListConfig) or not all(
+        isinstance(share, int | float) for share in cfg.rounds
+    ):
+        raise InputError(f"rounds={cfg.rounds}: growing shares up to 1, such as [0.25,0.5,1]")
+    if cfg.direction is not None:
+        for key, needed in (("ablation", "resample"), ("resample.partner", "corrupted")):
+            if OmegaConf.select(cfg, key) != needed:
+                raise InputError(
+                    f"direction={cfg.direction} takes heads from corrupted prompts: it needs "
+                    f"{key}={needed}, not {OmegaConf.select(cfg, key)}"
+                )
+        if cfg.adaptive:
+            raise InputError(
+                f"adaptive=true sorts heads by damage: leave out direction={cfg.direction}"
+            )
+
+
+@command("ablation")
+def main(cfg: DictConfig, folder: Path) -> None:
+    """Check the choices, sweep unless that was done before, and report."""
+    check(cfg)
+    files = {
+        key: file_hash(Path(path))
         for key in ("task.path", "model.path", "model.name", "reference.path")
         if (path := OmegaConf.select(cfg, key)) and Path(path).exists()
     }
-    run = results.Run(folder, plain(cfg), inputs)
+    run = Run(folder, identity(cfg), files, inputs.shard(cfg.shard))
     if not run.is_done:
         measure(cfg, run)
-    report(run, cfg.top)
+    if run.is_done:
+        report(run, cfg.top)
+    else:
+        print(f"{folder}: shard {cfg.shard} is done; not yet: {', '.join(run.unfinished)}")
 
 
 if __name__ == "__main__":

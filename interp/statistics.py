@@ -13,7 +13,7 @@ Random draws come from a seed. A head's numbers depend (but for rounding) on its
 labels, the seed and the number of draws, not on which other heads are in the array.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -28,6 +28,7 @@ BLOCK = 2**21
 """Numbers held at a time (16 MiB of float64), in each of a handful of arrays."""
 ENUMERATE = 16
 """Up to so many clusters all 2^16 flips are tried; beyond, some are drawn."""
+CLASSES = ("needed", "harmful", "negligible", "undecided")
 TIE = 1e-9
 """Two sums of the same terms, up to sign, are equal if closer than this share of Σ|term|."""
 
@@ -86,6 +87,65 @@ def cluster_bootstrap(
     return Interval(mean, se, low, high, n_clusters)
 
 
+def cluster_t(
+    values: Values, clusters: Labels, *, level: float | Float[np.ndarray, " head"]
+) -> Interval:
+    """Say the same as `cluster_bootstrap` by a formula, for levels that no bootstrap resolves.
+
+    mean ± t · se with the quantile t of Student's distribution for C − 1 degrees of freedom and
+    se² = C / (C − 1) · Σ (D_c − n_c · mean)² / n², where D_c is the sum of cluster c and n_c its
+    size (Liang & Zeger 1986, https://doi.org/10.1093/biomet/73.1.13, with the correction for few
+    clusters of Cameron & Miller 2015, https://doi.org/10.3368/jhr.50.2.317). With one example a
+    cluster it is the textbook's interval.
+
+    Raises:
+        ValueError: A value is infinite.
+    """
+    _check_finite(values)
+    sums, sizes = _by_cluster(values, clusters)
+    n, n_clusters = sizes.sum(axis=1), (sizes > 0).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):  # nothing measured, or one cluster
+        mean = sums.sum(axis=1) / n
+        off = (sums - sizes * mean[:, None]) ** 2
+        se = np.sqrt(n_clusters / (n_clusters - 1) * off.sum(axis=1)) / n
+        reach = stats.t.ppf((1 + level) / 2, n_clusters - 1) * se
+    few = n_clusters < 2
+    se[few], reach[few] = np.nan, np.nan
+    return Interval(mean, se, mean - reach, mean + reach, n_clusters)
+
+
+def look_levels(shares: Sequence[float], level: float) -> list[float]:
+    """Say at which level to take the interval at each of several looks at growing data.
+
+    The looks together miss with probability 1 − `level` at most: look k may miss with
+    α(t_k) − α(t_{k−1}), and such chances add up whatever the looks have in common (Boole). α is
+    the spending function of O'Brien & Fleming's boundaries, α(t) = 2 − 2 Φ(z / √t) with
+    z = Φ⁻¹((1 + level) / 2): almost nothing is spent early, and the last look is almost as sharp as
+    if it were the only one (Lan & DeMets 1983, https://doi.org/10.1093/biomet/70.3.659). Their
+    boundaries also use that looks overlap; without that these are wider, by little.
+
+    Args:
+        shares: The share of all data at each look, growing up to 1.
+        level: The confidence that all intervals hold together.
+    """
+    z = stats.norm.ppf((1 + level) / 2)
+    spent = 2 * stats.norm.sf(z / np.sqrt(np.array(shares)))
+    return (1 - np.diff(spent, prepend=0.0)).tolist()
+
+
+def classify(
+    low: Float[np.ndarray, " head"], high: Float[np.ndarray, " head"], tolerance: float
+) -> Shaped[np.ndarray, " head"]:
+    """Sort heads by where the interval of their damage lies.
+
+    `needed`: all of it above +tolerance; `harmful`: all of it below −tolerance; `negligible`: all
+    of it within; `undecided`: across a bound, or no interval.
+    """
+    needed, harmful = low > tolerance, high < -tolerance
+    negligible = (low >= -tolerance) & (high <= tolerance)
+    return np.select([needed, harmful, negligible], CLASSES[:3], CLASSES[3])
+
+
 def sign_flip(
     values: Values,
     clusters: Labels,
@@ -108,8 +168,9 @@ def sign_flip(
     fewer than 2 clusters. The smallest p that C clusters allow is 2 / 2^C.
 
     Args:
-        n_draws: Default: 20 · `family` / 0.05 and at least 10,000, so that the least p is a
-            twentieth of 0.05 / `family`, the threshold for the first discovery of a family.
+        n_draws: Default: 20 · `family` / 0.05, so that the least p is a twentieth of
+            0.05 / `family`, the threshold for the first discovery of a family; at least 10,000 and
+            at most a million.
         family: How many p-values will be corrected together (default: as many as there are heads).
 
     Raises:
@@ -136,7 +197,8 @@ def sign_flip(
         p[exact] = _count_as_far(terms, _all_flips(len(terms), width)) / 2 ** (width - 1)
     if drawn.any():
         if n_draws is None:
-            n_draws = max(10_000, ceil(20 * (len(values) if family is None else family) / 0.05))
+            family = len(values) if family is None else family
+            n_draws = min(max(10_000, ceil(20 * family / 0.05)), 1_000_000)
         terms = sums[drawn]
         hits = _count_as_far(terms, _random_flips(len(terms), terms.shape[1], n_draws, seed))
         p[drawn] = (1 + hits) / (1 + n_draws)

@@ -1,32 +1,49 @@
 """An exact sweep over gate settings: every setting on every example, at the cost of a few.
 
 The unit of work is a row: one example under one gate setting. Rows whose first closed head lies in
-the same block go through together, as settings x examples, and the blocks before it are replayed
-from a clean run of the batch (HeadModel.replaying). A row run this way equals the same row run by a
-plain full forward, to 1e-4 in float32: matrix products differ in the last bits with their shapes.
+the same block (or in neighbouring ones) go through together, as settings x examples, and the blocks
+before it are replayed from a clean run of the batch (HeadModel.replaying). A row run this way
+equals the same row run by a plain full forward, to 1e-4 in float32: matrix products differ in the
+last bits with their shapes.
 
 What is run in which order is a pure function of the configuration (`plan`): batches hold examples
 of equal token counts, so that hardly a position is padding, and a part is a run of micro-batches
 whose rows are written to disk together.
+
+An adaptive sweep adds examples in rounds (`rounds`) and stops measuring a setting once its class is
+decided (`run_rounds`); a full sweep is one round.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import ceil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 
-from interp import gates
+from interp import gates, statistics
 from interp.errors import InputError
 from interp.gates import Baseline, Setting
 from interp.models.head_model import HeadModel
+from interp.runs import Run, read_parts
 from interp.tasks.task import Questions, Task
 
 PART_TOKENS = 1 << 12
 """A part ends with the first micro-batch that takes it over this many tokens."""
+ENOUGH = 1 << 8
+"""Below so many tokens a micro-batch wastes more time on small matrix products than on running a
+few blocks that it might have replayed."""
+NEAR = 4
+"""Blocks further apart than this are never run together."""
+BUDGETS = tuple(1 << power for power in range(9, 18))
+"""Tokens a micro-batch may be tried with."""
+GAIN = 1.05
+"""A larger micro-batch must be so much faster to be worth its memory."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +73,24 @@ class Plan:
         """Count the rows: settings x examples x draws."""
         return sum(job.n_rows for part in self.parts for job in part)
 
-    def record(self) -> dict[str, int]:
-        """Describe the plan for run.json."""
-        n_jobs = sum(map(len, self.parts))
-        return {"n_rows": self.n_rows, "n_micro_batches": n_jobs, "n_parts": len(self.parts)}
+
+@dataclass(frozen=True)
+class Look:
+    """The end of a round: how many examples there are, and the level of the intervals."""
+
+    n: int
+    level: float
 
 
 def plan(
-    model: HeadModel, task: Task, settings: Sequence[Setting], n_draws: int, tokens_per_batch: int
+    model: HeadModel,
+    task: Task,
+    settings: Sequence[Setting],
+    n_draws: int,
+    tokens_per_batch: int,
+    *,
+    numbers: Sequence[int] | None = None,
+    examples: Sequence[int] | None = None,
 ) -> Plan:
     """Lay out a sweep.
 
@@ -74,23 +101,24 @@ def plan(
         n_draws: How many versions of the baseline there are.
         tokens_per_batch: The most tokens in a micro-batch, its padding included; a single row may
             exceed it.
+        numbers: Which settings to run; None: all.
+        examples: On which examples; None: all.
 
     Raises:
         InputError: tokens_per_batch is not positive.
     """
     if tokens_per_batch < 1:
         raise InputError(f"tokens_per_batch={tokens_per_batch}: at least 1")
-    blocks = [min(model.block(head) for head in setting) for setting in settings]
-    by_block = {
-        block: [number for number, first in enumerate(blocks) if first == block]
-        for block in sorted(set(blocks))
+    first = {
+        number: min(model.block(head) for head in settings[number])
+        for number in (range(len(settings)) if numbers is None else numbers)
     }
     jobs = [
-        (tokens, Job(examples, block, tuple(chunk), draw))
-        for examples, tokens in _batches(task, tokens_per_batch)
-        for block, numbers in by_block.items()
+        (tokens, Job(batch, min(map(first.__getitem__, chunk)), tuple(chunk), draw))
+        for batch, tokens in _batches(task, tokens_per_batch, examples)
+        for group in _neighbours(first, enough=-(-ENOUGH // tokens))
         for draw in range(n_draws)
-        for chunk in _even(numbers, max(1, tokens_per_batch // tokens))
+        for chunk in _even(group, max(1, tokens_per_batch // tokens))
     ]
     parts: list[tuple[Job, ...]] = []
     part: list[Job] = []
@@ -104,14 +132,17 @@ def plan(
     return Plan(tuple([*parts, tuple(part)] if part else parts))
 
 
-def _batches(task: Task, tokens_per_batch: int) -> Iterator[tuple[tuple[int, ...], int]]:
+def _batches(
+    task: Task, tokens_per_batch: int, examples: Sequence[int] | None = None
+) -> Iterator[tuple[tuple[int, ...], int]]:
     """Group examples of equal padded size; yield each batch with its number of tokens."""
 
     def size(number: int) -> tuple[int, int]:
         shapes = [item.shape for item in task.examples[number]]
         return max(text for text, _ in shapes), max(target for _, target in shapes)
 
-    order = sorted(range(len(task)), key=lambda number: (size(number), number))
+    chosen = range(len(task)) if examples is None else examples
+    order = sorted(chosen, key=lambda number: (size(number), number))
     for (text, target), group in groupby(order, key=size):
         numbers = list(group)
         tokens = (text + target) * task.n_sequences
@@ -123,6 +154,18 @@ def batches(model: HeadModel, task: Task, tokens_per_batch: int) -> Iterator[Que
     """Yield all examples of a task in batches of equal padded size."""
     for examples, _ in _batches(task, tokens_per_batch):
         yield task.questions(model, examples)
+
+
+def _neighbours(first: Mapping[int, int], enough: int) -> Iterator[list[int]]:
+    """Group settings by their first block; while one has too few, those of the next join it."""
+    group: list[int] = []
+    for block, members in groupby(sorted(first, key=lambda n: (first[n], n)), first.__getitem__):
+        if group and (len(group) >= enough or block > first[group[0]] + NEAR):
+            yield group
+            group = []
+        group += members
+    if group:
+        yield group
 
 
 def _even(numbers: Sequence[int], most: int) -> list[list[int]]:
@@ -167,6 +210,23 @@ class Engine:
         """
         with torch.inference_mode():
             self.start((0,))
+
+    def plan(
+        self,
+        tokens_per_batch: int,
+        numbers: Sequence[int],
+        examples: Sequence[int] | None = None,
+    ) -> Plan:
+        """Lay out some settings on some examples (None: all)."""
+        return plan(
+            self.model,
+            self.task,
+            self.settings,
+            self.baseline.n_draws,
+            tokens_per_batch,
+            numbers=numbers,
+            examples=examples,
+        )
 
     @torch.inference_mode()
     def run(self, job: Job) -> pd.DataFrame:
@@ -213,3 +273,115 @@ class Engine:
         self.acts = gates.acting(self.model, self.asked, self.positions, self.heads)
         self.baseline.prepare(self.model, self.task, examples)
         self.examples = examples
+
+
+def measured_budget(engine: Engine) -> int:
+    """Find how many tokens a micro-batch should hold on this machine: as many as make it faster.
+
+    The settings of the middle block are run in micro-batches of 512, 1024, … tokens until the next
+    larger one is no faster by GAIN, or cannot be filled, or does not fit into memory.
+    """
+    blocks = [min(map(engine.model.block, setting)) for setting in engine.settings]
+    middle = sorted(blocks)[len(blocks) // 2]
+    numbers = [number for number, block in enumerate(blocks) if block == middle]
+    best, best_rate, largest = BUDGETS[0], 0.0, 0
+    for budget in BUDGETS:
+        jobs = [job for part in engine.plan(budget, numbers).parts for job in part]
+        job = max(jobs, key=lambda job: job.n_rows)
+        try:
+            engine.run(job)  # the batch's clean run, and the first touch of memory
+            started = time.perf_counter()
+            engine.run(job)
+            seconds = time.perf_counter() - started
+        except torch.OutOfMemoryError:
+            break
+        tokens = engine.asked.batch.n_tokens * len(job.settings)
+        if tokens <= largest or tokens / seconds < GAIN * best_rate:
+            break
+        best, best_rate, largest = budget, tokens / seconds, tokens
+    return best
+
+
+def looks(n_examples: int, shares: Sequence[float], level: float) -> list[Look]:
+    """Say when an adaptive sweep looks at its results, and how sure it has to be each time.
+
+    Args:
+        n_examples: How many examples there are.
+        shares: The share of them that is there at each look.
+        level: The confidence that all of a unit's intervals hold together.
+
+    Raises:
+        InputError: The shares do not grow up to 1.
+    """
+    if sorted({0.0, *shares}) != [0.0, *shares] or shares[-1:] != [1.0]:
+        raise InputError(f"rounds={list(shares)}: growing shares up to 1, such as [0.25,0.5,1]")
+    counts = list(dict.fromkeys(ceil(share * n_examples) for share in shares))
+    levels = statistics.look_levels([count / n_examples for count in counts], level)
+    return [Look(count, level) for count, level in zip(counts, levels, strict=True)]
+
+
+def run_rounds(
+    run: Run,
+    engine: Engine,
+    numbers: Sequence[int],
+    *,
+    looks: Sequence[Look],
+    tokens_per_batch: int,
+    tolerance: float,
+    seed: int,
+    advance: Callable[[int], object],
+) -> list[Path]:
+    """Run settings round by round, each until its class is decided; what is on disk is not rerun.
+
+    The examples of a round are drawn at random, lest an order in the file pass for a result.
+
+    Args:
+        run: Where parts are kept.
+        engine: What runs them.
+        numbers: Which of the engine's settings to run.
+        looks: The end of each round; with one, all settings meet all examples.
+        tokens_per_batch: The most tokens in a micro-batch.
+        tolerance: The damage up to which a setting counts as negligible, in the metric's unit.
+        seed: The seed of the order of examples.
+        advance: Is told how many rows are done, or need not be done any more.
+
+    Returns:
+        The parts that hold the rows.
+    """
+    order = np.random.default_rng(seed).permutation(len(engine.task))
+    clusters = engine.task.table["cluster"].to_numpy()
+    parts: list[Path] = []
+    done, still_open = 0, np.array(numbers, dtype=int)
+    for turn, look in enumerate(looks):
+        todo = engine.plan(tokens_per_batch, still_open.tolist(), order[done : look.n].tolist())
+        parts += _carry_out(run, engine, todo, turn, advance)
+        done = look.n
+        if look is looks[-1] or not len(still_open):
+            break
+        damage = np.full((len(engine.settings), len(engine.task)), np.nan)
+        rows = read_parts(parts).groupby(["setting", "example"])[["clean", "ablated"]].mean()
+        setting, example = (rows.index.get_level_values(name) for name in rows.index.names)
+        damage[setting, example] = rows["ablated"] - rows["clean"]
+        interval = statistics.cluster_t(damage[still_open], clusters, level=look.level)
+        classes = statistics.classify(interval.low, interval.high, tolerance)
+        is_open = classes == "undecided"
+        advance(int((~is_open).sum()) * (len(engine.task) - done) * engine.baseline.n_draws)
+        still_open = still_open[is_open]
+    return parts
+
+
+def _carry_out(
+    run: Run, engine: Engine, todo: Plan, turn: int, advance: Callable[[int], object]
+) -> list[Path]:
+    """Run the parts of a plan that are not on disk yet; return where all of them are."""
+    paths = [run.part(turn, number) for number in range(len(todo.parts))]
+    for path, part in zip(paths, todo.parts, strict=True):
+        if path.exists():
+            advance(sum(job.n_rows for job in part))
+            continue
+        rows = []
+        for job in part:
+            rows.append(engine.run(job))
+            advance(job.n_rows)
+        run.write_part(path, pd.concat(rows, ignore_index=True))
+    return paths

@@ -7,7 +7,7 @@ and example. The projections are found by the names that Hugging Face gives them
 """
 
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 import transformers
 from torch.nn.functional import cosine_similarity
 
-from interp import gates
+from interp import gates, sweep, units
 from interp.errors import InputError
 from interp.heads import Head
 from interp.models.bundled import PACKAGES
@@ -132,24 +132,27 @@ def folder_of(name: str) -> Path:
 
 
 @contextmanager
-def without(module: torch.nn.Module, name: str, head: Head | None, n_heads: int):
-    """Set the head's slice of what the output projection reads to zero."""
-    if head is None:
-        yield
-        return
+def without(module: torch.nn.Module, name: str, heads: Sequence[Head], n_heads: int, means=None):
+    """Set the heads' slices of what the output projections read to zero, or to their means."""
 
-    def hook(_module, args):
-        z = args[0].clone()
-        width = z.shape[-1] // n_heads
-        z[..., head.head * width : (head.head + 1) * width] = 0
-        return (z, *args[1:])
+    def closing(head: Head):
+        def hook(_module, args):
+            z = args[0].clone()
+            mine = slice_of(head, z.shape[-1] // n_heads)
+            z[..., mine] = 0 if means is None else means[head.site, head.layer][mine]
+            return (z, *args[1:])
 
-    projection = module.get_submodule(W_O[name][head.site].format(layer=head.layer))
-    handle = projection.register_forward_pre_hook(hook)
-    try:
+        return hook
+
+    with ExitStack() as stack:
+        for head in heads:
+            projection = module.get_submodule(W_O[name][head.site].format(layer=head.layer))
+            stack.callback(projection.register_forward_pre_hook(closing(head)).remove)
         yield
-    finally:
-        handle.remove()
+
+
+def slice_of(head: Head, width: int) -> slice:
+    return slice(head.head * width, (head.head + 1) * width)
 
 
 def next_token_difference(module, tokenizer, prompt, answer, distractor) -> float:
@@ -206,12 +209,12 @@ def reference(model):
         metric, examples = source(name)
         n_heads = SIZES.get(name, TINY)[1]
 
-        def scores(head: Head | None) -> list[float]:
-            with without(theirs, name, head, n_heads):
+        def scores(*heads: Head) -> list[float]:
+            with without(theirs, name, heads, n_heads):
                 return [metric(theirs, tokenizer, *example) for example in examples]
 
         heads = heads_of(name)
-        clean, ablated = np.array(scores(None)), np.array([scores(head) for head in heads])
+        clean, ablated = np.array(scores()), np.array([scores(head) for head in heads])
         return SimpleNamespace(heads=heads, clean=clean, ablated=ablated)
 
     return compute
@@ -224,9 +227,9 @@ def reference(model):
 def task(model, tmp_path_factory):
     """The same examples, as a task of ours."""
 
-    def make(name: str, padding_side: str = "right") -> Task:
+    def make(name: str, padding_side: str = "right", examples: Sequence | None = None) -> Task:
         ours = model(name, padding_side)
-        _, examples = source(name)
+        examples = source(name)[1] if examples is None else examples
         if name in DECODERS:
             table = pd.DataFrame(examples, columns=["prompt", "answer", "distractor"])
             return prompts.from_table(ours, table, name="test", min_accuracy=0.0)
@@ -345,3 +348,112 @@ def test_a_slice_of_what_attention_writes_is_no_head(name, model, reference):
         handle.remove()
         assert np.abs(sliced - drawn.clean).max() > 10 * CLOSE["atol"], "the slice did nothing"
         assert np.abs(sliced - drawn.ablated[number]).max() > 10 * CLOSE["atol"]
+
+
+# Heads that are closed together
+
+AGREEMENT = [
+    ("Right now, the key to the doors", " is", " are"),
+    ("Right now, the keys to the doors", " are", " is"),
+    ("Last week, the dog", " was", " were"),
+]
+TOGETHER = {"smollm2": AGREEMENT, "minilm": TRIPLETS, **PAIRS}
+KINDS = ("kv_group", "layer", "pair", "all_but_one")
+GROUP = {"smollm2": 3}  # query heads that read one key; elsewhere each has its own
+# What of a sequence is text; the rest was added by the tokenizer, or starts the decoder.
+WRITTEN = {
+    "attn": {"smollm2": slice(None), "minilm": slice(1, -1)},
+    "encoder_attn": {"aren_transliteration": slice(None)},
+    "decoder_self_attn": {"aren_transliteration": slice(1, None)},
+    "decoder_cross_attn": {"aren_transliteration": slice(1, None)},
+}
+
+
+def drawn_units(name: str, kind: str) -> list[tuple[tuple[Head, ...], tuple[Head, ...]]]:
+    """Draw four units of a kind: the heads that name each, and those that it closes."""
+    n_layers, n_heads = SIZES[name]
+    rng, sites = np.random.default_rng(KINDS.index(kind)), list(W_O[name])
+
+    def draw(turn: int) -> Head:
+        layer, head = int(rng.integers(n_layers)), int(rng.integers(n_heads))
+        return Head(sites[turn % len(sites)], layer, head)
+
+    drawn = []
+    for turn in range(4):
+        first, second = draw(turn), draw(turn + 1)  # a pair lies in two sites where there are two
+        size = GROUP.get(name, 1)
+        start = first.head // size * size
+        others = {
+            "kv_group": range(start, start + size),
+            "layer": range(n_heads),
+            "all_but_one": [h for h in range(n_heads) if h != first.head],
+        }.get(kind, [])
+        closed = tuple(Head(first.site, first.layer, number) for number in others)
+        drawn.append(((first, second),) * 2 if kind == "pair" else ((first,), closed))
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def theirs(model):
+    return cache(lambda name: plain(name, model(name)))
+
+
+@torch.no_grad()
+def plain_means(module, name: str, run) -> dict[tuple[str, int], torch.Tensor]:
+    """Average what each output projection reads over the written tokens of all that `run` runs."""
+    kept: dict[tuple[str, int], list[torch.Tensor]] = {}
+
+    def keep(site: str, layer: int):
+        written = WRITTEN[site][name]
+        return lambda _module, args: kept.setdefault((site, layer), []).extend(args[0][0, written])
+
+    with ExitStack() as stack:
+        for site, path in W_O[name].items():
+            for layer in range(SIZES[name][0]):
+                projection = module.get_submodule(path.format(layer=layer))
+                stack.callback(projection.register_forward_pre_hook(keep(site, layer)).remove)
+        run()
+    return {place: torch.stack(rows).mean(0) for place, rows in kept.items()}
+
+
+@pytest.mark.parametrize("ablation", ["zero", "mean"])
+@pytest.mark.parametrize("name", ["smollm2", "minilm", "aren_transliteration"])
+@torch.no_grad()
+def test_heads_closed_together_equal_a_full_forward_per_unit(name, ablation, model, task, theirs):
+    ours, fresh = model(name), theirs(name)
+    metric, examples = source(name)[0], TOGETHER[name]
+    tokenizer, n_heads = ours.codec.tokenizer, SIZES[name][1]
+
+    def scores() -> list[float]:
+        return [metric(fresh, tokenizer, *example) for example in examples]
+
+    means = None if ablation == "zero" else plain_means(fresh, name, scores)
+    drawn = [unit for kind in KINDS for unit in drawn_units(name, kind)]
+    expected = []
+    for _, closed in drawn:
+        with without(fresh, name, closed, n_heads, means):
+            expected.append(scores())
+    assert (np.abs(np.array(expected) - scores()).max(axis=1) > 10 * CLOSE["atol"]).all()
+
+    asked = task(name, examples=examples)
+    found = [
+        units.units(kind, ours.sites, named)
+        for kind in KINDS
+        for named, _ in drawn_units(name, kind)
+    ]
+    settings = [unit.closed for (unit,) in found]
+    assert [set(closed) for closed in settings] == [set(closed) for _, closed in drawn]
+    baseline = gates.Zero()
+    if ablation == "mean":
+        batches = sweep.batches(ours, asked, 512)
+        baseline = gates.Mean(gates.means(ours, batches, by_position=False, specials=False))
+    jobs = [job for part in plan(ours, asked, settings, 1, 512).parts for job in part]
+    engine = Engine(ours, asked, settings, baseline, "all")
+    rows = pd.concat([engine.run(job) for job in jobs])
+    ablated = rows.pivot(index="setting", columns="example", values="ablated").to_numpy()
+    np.testing.assert_allclose(ablated, np.array(expected), **CLOSE)
+
+
+def test_the_drawn_pairs_lie_in_two_sites_where_there_are_several():
+    for heads, _ in drawn_units("aren_transliteration", "pair"):
+        assert len({head.site for head in heads}) == 2

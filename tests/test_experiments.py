@@ -18,7 +18,7 @@ COMMANDS = {"ablation": ablation.main, "benchmark": benchmark.main}
 TEXT = "The cat sat on the mat. It was a fine day, and nobody came to disturb its long sleep.\n"
 SUMMARY = (
     "model site layer head kv_group unit ablation positions task metric n n_clusters clean ablated "
-    "effect damage se ci_low ci_high p_value q_value"
+    "effect damage se ci_low ci_high p_value q_value class"
 )
 EFFECTS = (
     "model site layer head kv_group unit ablation positions task metric example cluster clean "
@@ -79,7 +79,7 @@ def test_writes_the_tables_of_the_contract(capsys):
         "results/ablation/tiny_llama/agreement-mean,n_examples=8,task.min_accuracy=0"
     )
     made = {path.name for path in record.parent.iterdir()}
-    assert made >= {"effects.parquet", "summary.parquet", "heads.png", "top_heads.png", "run.json"}
+    assert made >= {"effects.parquet", "summary.parquet", "heads.png", "strongest.png", "run.json"}
     summary, effects = results.load("results"), results.load("results", "effects")
     assert [
         c for c in summary if c not in ("run", "seed", "n_examples", "dtype")
@@ -115,6 +115,7 @@ def test_a_finished_run_is_not_repeated(monkeypatch, capsys):
 def test_an_interrupted_run_goes_on_and_ends_the_same(monkeypatch):
     monkeypatch.setattr(sweep, "PART_TOKENS", 300)
     arguments = ["model=tiny_gpt2", "n_examples=6", "task.min_accuracy=0"]
+    arguments.append("tokens_per_batch=128")  # what is measured may differ
     assert run("ablation", *arguments, "hydra.run.dir=whole") == 0
     honest, calls = sweep.Engine.run, []
 
@@ -127,9 +128,9 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(monkeypatch):
     monkeypatch.setattr(sweep.Engine, "run", failing)
     with pytest.raises(OSError, match="full"):
         run("ablation", *arguments, "hydra.run.dir=broken")
-    done = len(list(Path("broken/parts").iterdir()))
-    assert 0 < done < len(list(Path("whole/parts").iterdir()))
-    assert not list(Path("broken").glob("*.parquet"))
+    done = len(list(Path("broken/parts").glob("*.parquet")))
+    assert 0 < done < len(list(Path("whole/parts").glob("*.parquet")))
+    assert not Path("broken/effects.parquet").exists()
     assert run("ablation", *arguments, "hydra.run.dir=broken") == 0
     for table in ("effects", "summary"):
         whole, broken = (pd.read_parquet(f"{f}/{table}.parquet") for f in ("whole", "broken"))
@@ -217,16 +218,6 @@ def test_every_task_runs_under_every_ablation(task, kind, capsys):
     assert ("draw_sd" in summary) == (kind == "resample")
 
 
-def test_the_benchmark_finds_the_same_numbers_both_ways():
-    shapes = "shapes=[[2,6,last],[2,6,all]]"
-    assert run("benchmark", "model=tiny_llama", "repeats=2", "gemm=64", shapes) == 0
-    table = results.load("results", "benchmark")
-    assert set(table["runner"]) == {"replay", "bridge_loop"}
-    assert (table["max_difference"] < 1e-4).all()
-    assert (table[table["runner"] == "bridge_loop"]["ratio_to_bridge_loop"] == 1).all()
-    assert (table["utilisation"] > 0).all()
-
-
 BAD = {
     "a misspelt key": (["taks=prompts"], "'taks'"),
     "a misspelt key of a group": (["model.nmae=x"], "'model.nmae'"),
@@ -242,7 +233,7 @@ BAD = {
     "a head that does not exist": (["heads=[L99H1]"], "L99H1"),
     "what is no head": (["heads=[H5]"], "'H5' is not a head"),
     "a head that Hydra takes for a number": (["heads=[5.10]"], "5.1 reads as a number"),
-    "no heads": (["heads=[]"], "heads=[]"),
+    "no heads": (["heads=[]"], "heads: name at least one"),
     "a word for a number": (["n_examples=many"], "n_examples=many"),
     "a negative number": (["seed=-1"], "seed=-1"),
     "no examples": (["n_examples=0"], "n_examples=0"),
@@ -251,6 +242,21 @@ BAD = {
     "a folder that cannot be": (["hydra.run.dir=/proc/x"], "/proc/x cannot be written"),
     "a folder of other things": (["hydra.run.dir=."], "choose another folder"),
     "no tokens": (["tokens_per_batch=0"], "tokens_per_batch=0"),
+    "a word for tokens": (["tokens_per_batch=lots"], "tokens_per_batch=lots"),
+    "a shard that is none": (["shard=2/2"], "shard=2/2"),
+    "a shard of another form": (["shard=1"], "shard=1"),
+    "one head for a pair": (["unit=pair", "heads=[L0H1]"], "unit=pair"),
+    "a set without heads": (["unit=set"], "unit=set"),
+    "a set that is no list": (["unit=set", "sets=[L0H1,L1H1]"], "L0H1 is no list"),
+    "sets for another unit": (["sets=[[L0H1]]"], "unit=head"),
+    "heads beside sets": (["unit=set", "sets=[[L0H1]]", "heads=[L0H1]"], "leave heads out"),
+    "rounds that shrink": (["adaptive=true", "rounds=[0.5,0.25,1]"], "rounds=[0.5, 0.25, 1.0]"),
+    "rounds that do not end": (["adaptive=true", "rounds=[0.5]"], "rounds=[0.5]"),
+    "rounds that are no list": (["rounds=0.5"], "rounds=0.5"),
+    "rounds that are no numbers": (["rounds=[a,b]"], "rounds=['a', 'b']"),
+    "an unknown direction": (["direction=up"], "direction=up"),
+    "a direction without twins": (["direction=noising"], "no corrupted prompts"),
+    "a direction and a mean": (["direction=noising", "ablation=mean"], "ablation=resample"),
     "an unknown device": (["device=abacus"], "device=abacus"),
     "an unknown dtype": (["dtype=int7"], "int7"),
     "an encoder on prompts": (["model=tiny_bert"], "tiny_bert"),

@@ -383,3 +383,84 @@ class TestAccuracyLowerBound:
     def test_impossible_hits(self, hits):
         with pytest.raises(ValueError, match=r"k.*n"):
             accuracy_lower_bound(hits, 10)
+
+
+# ------------------------------------------------------------------ repeated looks
+def test_the_t_interval_of_single_examples_is_the_textbook_s():
+    values = np.random.default_rng(0).normal(size=(3, 12))
+    found = statistics.cluster_t(values, np.arange(12), level=0.9)
+    wanted = stats.ttest_1samp(values, 0, axis=1)
+    interval = wanted.confidence_interval(0.9)
+    assert found.low == pytest.approx(interval.low)
+    assert found.high == pytest.approx(interval.high)
+    assert found.se == pytest.approx(stats.sem(values, axis=1))
+
+
+def test_the_t_interval_of_clusters_by_hand():
+    values, clusters = np.array([[1.0, 3.0, 5.0]]), np.array(["a", "a", "b"])
+    found = statistics.cluster_t(values, clusters, level=0.95)
+    # mean 3; clusters are off by (4 - 6) and (5 - 3); se² = 2/1 · (4 + 4) / 9
+    assert found.mean == pytest.approx([3.0])
+    assert found.se == pytest.approx([np.sqrt(16 / 9)])
+    assert found.high == pytest.approx([3 + 12.706205 * 4 / 3])
+    assert found.n_clusters.tolist() == [2]
+
+
+def test_the_t_interval_of_equal_clusters_is_that_of_their_means():
+    values = np.random.default_rng(1).normal(size=(4, 30))
+    found = statistics.cluster_t(values, np.arange(30) % 10, level=0.95)
+    means = values.reshape(4, 3, 10).mean(1)
+    interval = stats.ttest_1samp(means, 0, axis=1).confidence_interval(0.95)
+    assert found.low == pytest.approx(interval.low)
+
+
+def test_the_t_interval_leaves_out_what_was_not_measured():
+    values = np.array([[1.0, 2, 4, np.nan], [1, np.nan, np.nan, np.nan], [np.nan] * 4])
+    found = statistics.cluster_t(values, np.arange(4), level=np.array([0.95, 0.95, 0.95]))
+    alone = statistics.cluster_t(values[:1, :3], np.arange(3), level=0.95)
+    assert found.low[0] == pytest.approx(alone.low[0])
+    assert np.isnan(found.low[1:]).all()
+    assert np.isnan(found.high[1:]).all()
+    assert found.n_clusters.tolist() == [3, 1, 0]
+
+
+def test_looks_spend_what_o_brien_and_fleming_s_function_says():
+    # Lan & DeMets (1983): two-sided .05 in two equal looks spends .00557 at the first
+    first, last = statistics.look_levels([0.5, 1.0], 0.95)
+    assert 1 - first == pytest.approx(0.005575, abs=1e-5)
+    assert (1 - first) + (1 - last) == pytest.approx(0.05)
+    assert statistics.look_levels([1.0], 0.9) == pytest.approx([0.9])
+
+
+@pytest.mark.parametrize("shares", [[0.1, 0.2, 1.0], [0.125, 0.25, 0.5, 1.0], [1.0]])
+def test_looks_spend_all_and_ever_more(shares):
+    spent = [1 - level for level in statistics.look_levels(shares, 0.95)]
+    assert sum(spent) == pytest.approx(0.05)
+    assert spent == sorted(spent)
+
+
+def test_intervals_at_all_looks_hold_together_in_nineteen_of_twenty_cases():
+    rng, n, shares = np.random.default_rng(2), 96, [0.125, 0.25, 0.5, 1.0]
+    values = rng.normal(size=(4000, n))  # the true mean is 0
+    clusters, missed, at_95 = np.arange(n), np.zeros(4000, bool), np.zeros(4000, bool)
+    for share, level in zip(shares, statistics.look_levels(shares, 0.95), strict=True):
+        k = int(share * n)
+        for marks, used in ((missed, level), (at_95, 0.95)):
+            found = statistics.cluster_t(values[:, :k], clusters[:k], level=used)
+            marks |= (found.low > 0) | (found.high < 0)
+    assert 0.035 < missed.mean() < 0.057
+    assert at_95.mean() > 0.11  # what looking without spending would do
+
+
+def test_classes_by_hand():
+    low = np.array([0.2, -0.9, -0.05, 0.05, -0.2, np.nan, 0.1])
+    high = np.array([0.9, -0.2, 0.05, 0.5, 0.2, np.nan, 0.2])
+    assert statistics.classify(low, high, 0.1).tolist() == [
+        "needed",
+        "harmful",
+        "negligible",
+        "undecided",
+        "undecided",
+        "undecided",
+        "undecided",
+    ]

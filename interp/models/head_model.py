@@ -42,6 +42,11 @@ class Batch:
         """Count the sequences."""
         return len(self.text.tokens)
 
+    @property
+    def n_tokens(self) -> int:
+        """Count the tokens, padding included."""
+        return self.text.tokens.numel() + (self.target.tokens.numel() if self.target else 0)
+
     def select(self, rows: Rows) -> "Batch":
         """Pick sequences, in the given order, with repetition."""
         return Batch(self.text.select(rows), self.target.select(rows) if self.target else None)

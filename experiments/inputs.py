@@ -1,0 +1,161 @@
+"""From a configuration to what an experiment on heads works with: heads, baseline, clean model."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from omegaconf import DictConfig, ListConfig
+
+from interp import gates, heads, statistics, sweep, units
+from interp.errors import InputError
+from interp.heads import Head
+from interp.models.head_model import HeadModel
+from interp.tasks.chunks import chunks
+from interp.tasks.task import Item, Task
+from interp.units import Unit
+
+DEFAULT_TOKENS = 1024
+"""Tokens a micro-batch holds where no measurement has said better."""
+
+
+def tokens_per_batch(cfg: DictConfig) -> int:
+    """Say how many tokens go through the model together, as far as that is known unmeasured."""
+    tokens = cfg.tokens_per_batch
+    if tokens == "auto":
+        return DEFAULT_TOKENS
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+        raise InputError(f"tokens_per_batch={tokens}: auto, or a whole number of at least 1")
+    return tokens
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Read which shard of how many a process is to run: `0/4` to `3/4`."""
+    match = re.fullmatch(r"(\d+)/(\d+)", str(text))
+    if match is None or not int(match[1]) < int(match[2]):
+        raise InputError(f"shard={text}: write i/n, from 0/n to (n-1)/n, such as 0/4")
+    return int(match[1]), int(match[2])
+
+
+def reversed_twins(task: Task) -> Task:
+    """Let clean and corrupted prompts change places.
+
+    Raises:
+        InputError: There are no corrupted prompts.
+    """
+    if task.corrupted is None:
+        raise InputError(
+            f"direction: task={task.name} has no corrupted prompts to patch with or into"
+        )
+    return replace(task, examples=task.corrupted, corrupted=task.examples)
+
+
+def baseline(cfg: DictConfig, model: HeadModel, task: Task) -> gates.Baseline:
+    """Make the baseline that `cfg.ablation` names (see interp.gates)."""
+    match cfg.ablation:
+        case "zero":
+            return gates.Zero()
+        case "uniform":
+            return gates.Uniform(model)
+        case "resample":
+            return _resample(cfg, task)
+        case "mean" | "mean_by_position":
+            by_position = cfg.ablation == "mean_by_position"
+            source = task if cfg.reference.path is None else _reference(cfg, model, task)
+            means = gates.means(
+                model,
+                sweep.batches(model, source, tokens_per_batch(cfg)),
+                by_position=by_position,
+                specials=cfg.reference.specials,
+            )
+            return gates.MeanByPosition(means) if by_position else gates.Mean(means)
+    raise InputError(f"ablation={cfg.ablation}: one of {', '.join(gates.KINDS)}")
+
+
+def _reference(cfg: DictConfig, model: HeadModel, task: Task) -> Task:
+    """Cut the reference text into chunks as long as the task's longest sequence."""
+    longest = max(len(item.text) for example in task.examples for item in example)
+    n_special = sum(task.examples[0][0].text.special)
+    found = chunks(model, cfg.reference.path, max(2, longest - n_special))
+    return replace(task, examples=[(Item(chunk.text),) for chunk in found])
+
+
+def _resample(cfg: DictConfig, task: Task) -> gates.Resample:
+    """Choose the partners of resample ablation."""
+    partner, n = cfg.resample.partner, len(task)
+    if partner == "corrupted":
+        if task.corrupted is None:
+            raise InputError(
+                f"resample.partner=corrupted: task={task.name} has no corrupted prompts"
+            )
+        return gates.Resample(np.arange(n)[None], task.corrupted)
+    if partner not in ("any", "other_answer"):
+        raise InputError(f"resample.partner={partner}: any, other_answer or corrupted")
+    if partner == "other_answer" and "answer" not in task.table:
+        raise InputError(f"resample.partner=other_answer: task={task.name} has no answers")
+    if cfg.resample.draws < 1:
+        raise InputError(f"resample.draws={cfg.resample.draws}: at least 1")
+    labels = task.table["answer"] if partner == "other_answer" else range(n)
+    shapes = [tuple(item.shape for item in example) for example in task.examples]
+    rng = np.random.default_rng(cfg.seed)
+    partners = gates.derangements(shapes, cfg.resample.draws, rng, list(labels))
+    return gates.Resample(partners, task.examples)
+
+
+def named_heads(model: HeadModel, names: Sequence[str] | str, key: str) -> list[Head]:
+    """Find heads by their names, in the order of blocks."""
+    names = [names] if isinstance(names, str) else names
+    numbers = [text for text in names if not isinstance(text, str)]
+    if numbers:
+        raise InputError(f"{key}: {numbers[0]} reads as a number; write L5H1, or '5.1' in quotes")
+    found = {heads.parse(text, model.sites) for text in names}
+    if not found:
+        raise InputError(f"{key}: name at least one head{', or null for all' * (key == 'heads')}")
+    return sorted(found, key=lambda head: (model.block(head), head))
+
+
+def chosen_units(cfg: DictConfig, model: HeadModel) -> list[Unit]:
+    """List what to ablate: the units of `cfg.unit` among the heads named, or among all."""
+    if cfg.unit == "set":
+        if cfg.heads is not None:
+            raise InputError("unit=set takes its heads from sets=[[L5H1,L6H2],…]: leave heads out")
+        alone = [names for names in cfg.sets or () if not isinstance(names, list | ListConfig)]
+        if alone:
+            raise InputError(f"sets: {alone[0]} is no list; write sets=[[L5H1,L6H2],[L7H0]]")
+        sets = [named_heads(model, names, "sets") for names in cfg.sets or ()]
+        return units.units("set", model.sites, (), sets)
+    if cfg.sets is not None:
+        raise InputError(f"sets={cfg.sets}: only for unit=set, not unit={cfg.unit}")
+    among = (
+        heads.all_heads(model.sites)
+        if cfg.heads is None
+        else named_heads(model, cfg.heads, "heads")
+    )
+    return units.units(cfg.unit, model.sites, among)
+
+
+def check_clean(task: Task, clean: np.ndarray) -> dict[str, Any]:
+    """Describe how well the clean model does, and stop where it cannot do the task.
+
+    Raises:
+        InputError: With status 3, where the accuracy's lower 95 % bound is not above the least.
+    """
+    facts: dict[str, Any] = {"clean_score": float(clean.mean())}
+    if not task.metric.endswith("diff"):
+        return facts
+    hits = clean > 0
+    bound = statistics.accuracy_lower_bound(int(hits.sum()), len(hits))
+    facts["clean_accuracy"] = float(hits.mean())
+    if "stratum" in task.table:
+        strata = pd.Series(hits).groupby(task.table["stratum"].to_numpy()).mean()
+        facts["clean_accuracy_by_stratum"] = strata.round(4).to_dict()
+    if task.min_accuracy and bound <= task.min_accuracy:
+        raise InputError(
+            f"the clean model does not show that it can do task={task.name}: accuracy "
+            f"{hits.mean():.3f} (n = {len(hits)}), its lower 95 % bound {bound:.3f} must exceed "
+            f"task.min_accuracy={task.min_accuracy:g} (take more examples; 0 switches this off)",
+            status=3,
+        )
+    return facts
