@@ -39,6 +39,8 @@ from interp.runs import Run, file_hash, whole
 
 N_DRAWN = 20
 """Units in the figure of the strongest."""
+FEW = 10
+"""Clusters below which a bootstrap interval deserves a warning."""
 DIRECTIONS = (None, "noising", "denoising")
 PLURAL = {
     "head": "heads",
@@ -73,14 +75,16 @@ def measure(cfg: DictConfig, run: Run) -> None:
         tokens = run.record["plan"]["tokens_per_batch"]
     elif cfg.tokens_per_batch == "auto":
         tokens = sweep.measured_budget(engine)
-    examples = task.table
+    examples, scale = task.table, facts["clean_score"]
     if cfg.direction is not None:
         corrupted = sweep.clean_scores(model, twin, inputs.tokens_per_batch(cfg))
         examples = examples.assign(clean=clean, corrupted=corrupted)
+        scale = float((clean - corrupted).mean())
     record = run.start(
         {
             **facts,
-            "tolerance": cfg.tolerance * abs(facts["clean_score"]),
+            # (what is restored has no classes)
+            "tolerance": None if cfg.direction == "denoising" else cfg.tolerance * abs(scale),
             "task": task.name,
             "metric": task.metric,
             "unit_of_metric": task.unit,
@@ -113,7 +117,7 @@ def measure(cfg: DictConfig, run: Run) -> None:
             numbers,
             looks=looks,
             tokens_per_batch=record["plan"]["tokens_per_batch"],
-            tolerance=record["tolerance"],
+            tolerance=record["tolerance"] or 0.0,
             seed=cfg.seed,
             advance=bar.update,
         )
@@ -206,9 +210,17 @@ def report(run: Run, top: int) -> None:
         counts = table["class"].value_counts()
         print(
             f"at a tolerance of {record['tolerance']:.3g} {record['unit_of_metric']} "
-            f"({config['tolerance']:.0%} of the clean score): "
+            f"({config['tolerance']:.0%} of "
+            f"{'the clean score' if config['direction'] is None else 'clean - corrupted'}): "
             + ", ".join(f"{counts.get(name, 0)} {name}" for name in statistics.CLASSES)
         )
+    if table["n_clusters"].max() < FEW:
+        print(f"only {table['n_clusters'].max()} clusters: such intervals are too narrow")
+    if (
+        config["direction"] is not None
+        and (examples["clean"] <= examples["corrupted"]).mean() > 0.5
+    ):
+        print("most corrupted prompts score no lower than the clean ones: mind `normalised`")
     if config["adaptive"]:
         full = len(table) * len(examples) * record["plan"]["n_draws"]
         print(f"{record['n_rows']} rows instead of {full} ({record['n_rows'] / full:.0%})")
@@ -219,7 +231,9 @@ def report(run: Run, top: int) -> None:
             f"{examples['moved'].sum()} of {len(examples)} answers share their first tokens with "
             f"the distractor or the prompt: read where they part (column `moved` of examples)"
         )
-    print(f"{run.folder}: summary.parquet, effects.parquet, {', '.join(figures)}, run.json")
+    print(
+        f"{run.folder}: summary, effects, examples, units.parquet, {', '.join(figures)}, run.json"
+    )
 
 
 def check(cfg: DictConfig) -> None:

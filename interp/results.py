@@ -149,6 +149,7 @@ def summary(
     if "normalised" in table:
         usable = table[table["normalised"].notna()].groupby(by, sort=False, dropna=False)
         ours = usable[["clean", "corrupted", "ablated"]].mean()
+        result["corrupted"] = groups["corrupted"].mean().to_numpy()
         ratio = (ours["ablated"] - ours["corrupted"]) / (ours["clean"] - ours["corrupted"])
         result = result.merge(ratio.rename("normalised").reset_index(), on=by, how="left")
     return result
@@ -288,6 +289,16 @@ def matrix(
     return table.pivot(index=row, columns=column, values=value)
 
 
+def _named_by(table: pd.DataFrame) -> list[str]:
+    """List the columns that name a unit; a head's key/value group follows from the head."""
+    follows = {
+        f"kv_group{end}"
+        for end in ("", "_2")
+        if table.get(f"head{end}", pd.Series([None])).notna().all()
+    }
+    return [name for name in address(table) if name not in follows and table[name].notna().any()]
+
+
 def join(
     first: pd.DataFrame, second: pd.DataFrame, names: tuple[str, str] = ("1", "2")
 ) -> pd.DataFrame:
@@ -301,9 +312,9 @@ def join(
     Raises:
         InputError: The tables are about different kinds of units, or a unit occurs twice.
     """
-    on = address(first)
-    if on != address(second):
-        raise InputError(f"join: units by {', '.join(on)} and by {', '.join(address(second))}")
+    on = _named_by(first)
+    if on != _named_by(second):
+        raise InputError(f"join: units by {', '.join(on)} and by {', '.join(_named_by(second))}")
     for table, name in zip((first, second), names, strict=True):
         if table.duplicated(on).any():
             raise InputError(
@@ -343,6 +354,8 @@ def compare(
         InputError: A unit and example is there several times, or not in both.
     """
     on = [*address(table), "example"]
+    if column not in table:
+        raise InputError(f"compare: no column '{column}' (there are {', '.join(table)})")
     parts = [table[table[column] == value] for value in (first, second)]
     for part, value in zip(parts, (first, second), strict=True):
         if part.empty:

@@ -145,6 +145,11 @@ def test_joining_puts_the_same_unit_on_one_line():
     assert both["damage_mean"].tolist() == [5, 6]
     with pytest.raises(InputError, match="several lines in table '2'"):
         results.join(first, pd.concat([second, second]))
+    other_groups = results.join(first, first.assign(kv_group=7))  # they follow from the heads
+    assert len(other_groups) == 3
+    groups = first.assign(head=pd.array([None] * 3, dtype="Int64"))
+    with pytest.raises(InputError, match="units by site, layer, head and by site, layer, kv_group"):
+        results.join(first, groups)
     with pytest.raises(InputError, match="units by"):
         results.join(first, second.assign(layer_2=0))
 
@@ -174,6 +179,8 @@ def test_comparing_what_is_not_there_or_there_twice_is_refused():
     table = two_kinds(np.ones((1, 4)), np.ones((1, 4)))
     with pytest.raises(InputError, match=r"ablation=median \(there are zero, mean\)"):
         results.compare(table, "ablation", "zero", "median")
+    with pytest.raises(InputError, match="no column 'ablashun'"):
+        results.compare(table, "ablashun", "zero", "mean")
     with pytest.raises(InputError, match="several runs have ablation=zero"):
         results.compare(pd.concat([table, table]), "ablation", "zero", "mean")
 
