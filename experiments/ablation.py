@@ -135,27 +135,21 @@ def ranked(record: Mapping[str, Any], summary: pd.DataFrame) -> tuple[str, pd.Da
     """Sort units by what people ask for: damage, or what is restored when denoising.
 
     Returns:
-        How to call it, and the summary with it as `value, low, high`.
+        How to call it, and the summary with it as `value, low, high` and with the units' names.
     """
+    value, ends = summary["damage"], summary[["ci_low", "ci_high"]]
+    called = "damage"
     if record["config"]["direction"] == "denoising":
-        names = {"damage": "value", "ci_high": "low", "ci_low": "high"}
-        return "restored", _sorted(summary, -summary[list(names)].rename(columns=names))
-    names = {"damage": "value", "ci_low": "low", "ci_high": "high"}
-    return "damage", _sorted(summary, summary[list(names)].rename(columns=names))
+        value, ends, called = -value, -ends[["ci_high", "ci_low"]], "restored"
+    low, high = (ends[name] for name in ends)
+    table = summary.assign(value=value, low=low, high=high, name=units.names(summary))
+    return called, table.sort_values("value", ascending=False, kind="stable")
 
 
-def _sorted(summary: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:
-    table = pd.concat([summary, values], axis=1)
-    return table.sort_values("value", ascending=False, kind="stable").assign(
-        name=lambda t: units.names(t)
-    )
-
-
-def draw(run: Run) -> list[str]:
-    """Draw the figures that a finished run lacks; return the names of all."""
+def draw(run: Run, called: str, table: pd.DataFrame) -> list[str]:
+    """Draw the figures that a finished run lacks of its ranked units; return the names of all."""
     record = run.record
     config, unit = record["config"], record["config"]["unit"]
-    called, table = ranked(record, run.read("summary"))
     what = config["direction"] or f"{config['ablation']} ablation"
     n = table["n"].max()
     title = f"{record['model_name']}: {what} of {PLURAL[unit]}, {record['task']} (n = {n})"
@@ -179,9 +173,10 @@ def draw(run: Run) -> list[str]:
 
 def report(run: Run, top: int) -> None:
     """Print the clean score, the units with the most damage, and where the files lie."""
-    record, figures = run.record, draw(run)
+    record = run.record
     config, unit = record["config"], record["config"]["unit"]
     called, table = ranked(record, run.read("summary"))
+    figures = draw(run, called, table)
     strongest = table.head(top)
     shown = {unit: strongest["name"], called: strongest["value"].map("{:+.3f}".format)}
     shown["95 % interval" if config["level"] == 0.95 else "interval"] = [
@@ -200,8 +195,8 @@ def report(run: Run, top: int) -> None:
     examples = run.read("examples")
     print(
         f"clean {record['metric']} {record['clean_score']:.3f} {record['unit_of_metric']}{share} "
-        f"(n = {len(examples)}); the {PLURAL[unit]} with the most "
-        f"{'restored' if called == 'restored' else 'damage'}, {len(strongest)} of {len(table)}:"
+        f"(n = {len(examples)}); the {PLURAL[unit]} with the most {called}, "
+        f"{len(strongest)} of {len(table)}:"
     )
     for stratum, value in record.get("clean_accuracy_by_stratum", {}).items():
         print(f"  accuracy {value:.3f}  {stratum}")

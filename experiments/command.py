@@ -17,7 +17,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from interp.errors import InputError
+from interp.runs import leaves
 
 CONF = Path(__file__).parent.parent / "conf"
 LAUNCHERS = {"joblib": "joblib", "ray": "ray", "submitit": "slurm"}
@@ -197,8 +198,8 @@ def _check_types(cfg: DictConfig) -> None:
     Raises:
         InputError: A value is of another type, or a number is negative.
     """
-    default = _leaves(plain(_defaults(HydraConfig.get())))
-    for key, value in _leaves(plain(cfg)).items():
+    default = leaves(plain(_defaults(HydraConfig.get())))
+    for key, value in leaves(plain(cfg)).items():
         known = default.get(key)
         if isinstance(known, bool) and not isinstance(value, bool):
             raise InputError(f"{key}={value}: true or false")
@@ -251,7 +252,7 @@ def folder(*, _root_: DictConfig) -> str:
     """Name a run's folder: model, task and ablation, then every setting that differs from conf/."""
     choices = _root_.hydra.runtime.choices
     default = _defaults(_root_.hydra)
-    ours, theirs = (_leaves(plain(cfg, resolve=False)) for cfg in (_root_, default))
+    ours, theirs = (leaves(plain(cfg, resolve=False)) for cfg in (_root_, default))
     differing = {
         key: value for key, value in ours.items() if theirs.get(key) != value and key not in PASSING
     }
@@ -281,15 +282,6 @@ def plain(cfg: DictConfig, *, resolve: bool = True) -> dict[str, Any]:
 def identity(cfg: DictConfig) -> dict[str, Any]:
     """Take what tells a run from others."""
     return {key: value for key, value in plain(cfg).items() if key not in PASSING}
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted keys."""
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        leaves |= _leaves(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
-    return leaves
 
 
 def _slug(value: Any) -> str:

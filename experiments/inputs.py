@@ -45,11 +45,21 @@ def reversed_twins(task: Task) -> Task:
     Raises:
         InputError: There are no corrupted prompts.
     """
+    return replace(task, examples=_twins(task), corrupted=task.examples)
+
+
+def _twins(task: Task) -> Sequence[tuple[Item, ...]]:
+    """Take the corrupted prompts.
+
+    Raises:
+        InputError: There are none.
+    """
     if task.corrupted is None:
         raise InputError(
-            f"direction: task={task.name} has no corrupted prompts to patch with or into"
+            f"task={task.name} has no corrupted prompts, "
+            f"which direction= and resample.partner=corrupted take heads from"
         )
-    return replace(task, examples=task.corrupted, corrupted=task.examples)
+    return task.corrupted
 
 
 def baseline(cfg: DictConfig, model: HeadModel, task: Task) -> gates.Baseline:
@@ -86,11 +96,7 @@ def _resample(cfg: DictConfig, task: Task) -> gates.Resample:
     """Choose the partners of resample ablation."""
     partner, n = cfg.resample.partner, len(task)
     if partner == "corrupted":
-        if task.corrupted is None:
-            raise InputError(
-                f"resample.partner=corrupted: task={task.name} has no corrupted prompts"
-            )
-        return gates.Resample(np.arange(n)[None], task.corrupted)
+        return gates.Resample(np.arange(n)[None], _twins(task))
     if partner not in ("any", "other_answer"):
         raise InputError(f"resample.partner={partner}: any, other_answer or corrupted")
     if partner == "other_answer" and "answer" not in task.table:

@@ -89,8 +89,8 @@ class Run:
     @property
     def unfinished(self) -> list[str]:
         """List the shards that are not done."""
-        shards = [f"{index}/{self.n_shards}" for index in range(self.n_shards)]
-        return [shard for shard in shards if not self._end(shard.replace("/", "of")).exists()]
+        every = range(self.n_shards)
+        return [f"{index}/{self.n_shards}" for index in every if not self._end(index).exists()]
 
     @property
     def shard(self) -> str:
@@ -162,18 +162,17 @@ class Run:
 
     def end_shard(self, parts: list[Path], facts: Mapping[str, Any]) -> None:
         """Note that this shard has nothing left to do, unless a process has that came before."""
-        if self._end(self.shard).exists():
+        end = self._end(self.index)
+        if end.exists():
             return  # others may be clearing up scratch files already
-        record = {**facts, "parts": [part.name for part in parts]}
-        write_json(self._end(self.shard), record)
+        write_json(end, {**facts, "parts": [part.name for part in parts]})
 
-    def _end(self, shard: str) -> Path:
-        return self.folder / "parts" / f"{shard}.json"
+    def _end(self, index: int) -> Path:
+        return self.folder / "parts" / f"{index}of{self.n_shards}.json"
 
     def shards(self) -> list[dict[str, Any]]:
         """Read what all shards say of their ends."""
-        ends = [self._end(f"{index}of{self.n_shards}") for index in range(self.n_shards)]
-        return [json.loads(end.read_text()) for end in ends]
+        return [json.loads(self._end(index).read_text()) for index in range(self.n_shards)]
 
     def rows(self) -> pd.DataFrame:
         """Read the rows of all shards."""
@@ -219,13 +218,13 @@ def read_parts(paths: list[Path]) -> pd.DataFrame:
 def _check_same(folder: Path, record: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Refuse a folder that holds another run, naming what differs."""
     known = identity.keys() & record.keys()
-    old, new = (_flat({key: tree[key] for key in known}) for tree in (record, identity))
+    old, new = (leaves({key: tree[key] for key in known}) for tree in (record, identity))
     differing = [
         f"the content of {key.removeprefix('inputs.')}"
         if key.startswith("inputs.")
         else f"{key.removeprefix('config.')} ({old.get(key)} there, {new.get(key)} here)"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and key != "inputs"  # that is what no inputs flatten to
+        if old.get(key) != new.get(key)
     ]
     if differing:
         raise InputError(
@@ -234,15 +233,13 @@ def _check_same(folder: Path, record: Mapping[str, Any], identity: Mapping[str, 
         )
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to dotted keys."""
-    if not isinstance(tree, Mapping) or not tree:
-        return {prefix: tree}
-    return {
-        path: value
-        for key, branch in tree.items()
-        for path, value in _flat(branch, f"{prefix}.{key}" if prefix else str(key)).items()
-    }
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        found |= leaves(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return found
 
 
 @contextmanager

@@ -29,6 +29,7 @@ BLOCK = 2**21
 ENUMERATE = 16
 """Up to so many clusters all 2^16 flips are tried; beyond, some are drawn."""
 CLASSES = ("needed", "harmful", "negligible", "undecided")
+"""What a head can be, by its interval; see `classify`."""
 TIE = 1e-9
 """Two sums of the same terms, up to sign, are equal if closer than this share of Σ|term|."""
 

@@ -10,7 +10,7 @@ What is run in which order is a pure function of the configuration (`plan`): bat
 of equal token counts, so that hardly a position is padding, and a part is a run of micro-batches
 whose rows are written to disk together.
 
-An adaptive sweep adds examples in rounds (`rounds`) and stops measuring a setting once its class is
+An adaptive sweep adds examples in rounds (`looks`) and stops measuring a setting once its class is
 decided (`run_rounds`); a full sweep is one round.
 """
 
@@ -110,7 +110,7 @@ def plan(
     if tokens_per_batch < 1:
         raise InputError(f"tokens_per_batch={tokens_per_batch}: at least 1")
     first = {
-        number: min(model.block(head) for head in settings[number])
+        number: _first_block(model, settings[number])
         for number in (range(len(settings)) if numbers is None else numbers)
     }
     jobs = [
@@ -154,6 +154,11 @@ def batches(model: HeadModel, task: Task, tokens_per_batch: int) -> Iterator[Que
     """Yield all examples of a task in batches of equal padded size."""
     for examples, _ in _batches(task, tokens_per_batch):
         yield task.questions(model, examples)
+
+
+def _first_block(model: HeadModel, setting: Setting) -> int:
+    """Say from which block on a setting differs from the clean run."""
+    return min(model.block(head) for head in setting)
 
 
 def _neighbours(first: Mapping[int, int], enough: int) -> Iterator[list[int]]:
@@ -281,7 +286,7 @@ def measured_budget(engine: Engine) -> int:
     The settings of the middle block are run in micro-batches of 512, 1024, … tokens until the next
     larger one is no faster by GAIN, or cannot be filled, or does not fit into memory.
     """
-    blocks = [min(map(engine.model.block, setting)) for setting in engine.settings]
+    blocks = [_first_block(engine.model, setting) for setting in engine.settings]
     middle = sorted(blocks)[len(blocks) // 2]
     numbers = [number for number, block in enumerate(blocks) if block == middle]
     best, best_rate, largest = BUDGETS[0], 0.0, 0
@@ -350,16 +355,17 @@ def run_rounds(
     """
     order = np.random.default_rng(seed).permutation(len(engine.task))
     clusters = engine.task.table["cluster"].to_numpy()
+    damage = np.full((len(engine.settings), len(engine.task)), np.nan)  # up to its sign
     parts: list[Path] = []
     done, still_open = 0, np.array(numbers, dtype=int)
     for turn, look in enumerate(looks):
         todo = engine.plan(tokens_per_batch, still_open.tolist(), order[done : look.n].tolist())
-        parts += _carry_out(run, engine, todo, turn, advance)
+        new = _carry_out(run, engine, todo, turn, advance)
+        parts += new
         done = look.n
         if look is looks[-1] or not len(still_open):
             break
-        damage = np.full((len(engine.settings), len(engine.task)), np.nan)
-        rows = read_parts(parts).groupby(["setting", "example"])[["clean", "ablated"]].mean()
+        rows = read_parts(new).groupby(["setting", "example"])[["clean", "ablated"]].mean()
         setting, example = (rows.index.get_level_values(name) for name in rows.index.names)
         damage[setting, example] = rows["ablated"] - rows["clean"]
         interval = statistics.cluster_t(damage[still_open], clusters, level=look.level)

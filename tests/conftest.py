@@ -28,6 +28,15 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch) -> None:
+    """Run in an empty folder, with a fresh Hydra."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    monkeypatch.chdir(tmp_path)
+    GlobalHydra.instance().clear()
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data and models."""

@@ -3,16 +3,18 @@
 import ctypes
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
+import test_experiments
 
 from experiments import benchmark, command
 from experiments.benchmark import Work
 from interp import results
 from interp.heads import Head
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 RUNNERS = ["replay", "batched_heads", "hf_loop", "bridge_loop"]
 QUICK = ["gemm=64", "repeats=2", "layers=1", "growth.repeats=1"]
 SMALL = ["shapes=[[2,6,last],[2,6,all]]", "growth.examples=[[1,6],[2,6]]", "growth.tokens=[[2,8]]"]
@@ -22,25 +24,7 @@ COLUMNS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Run in an empty folder, with a fresh Hydra."""
-    monkeypatch.chdir(tmp_path)
-    GlobalHydra.instance().clear()
-
-
-def run(*overrides):
-    """Run the command; return its exit status."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["benchmark", *overrides])
-        patch.setenv("HYDRA_FULL_ERROR", "1")
-        try:
-            benchmark.main()
-        except SystemExit as stop:
-            return stop.code
-        finally:
-            GlobalHydra.instance().clear()
-    return 0
+run = partial(test_experiments.run, "benchmark")
 
 
 def read(table):

@@ -15,6 +15,7 @@ from experiments.command import CONF
 from interp import results, sweep
 
 COMMANDS = {"ablation": ablation.main, "benchmark": benchmark.main}
+pytestmark = pytest.mark.usefixtures("elsewhere")
 TEXT = "The cat sat on the mat. It was a fine day, and nobody came to disturb its long sleep.\n"
 SUMMARY = (
     "model site layer head kv_group unit ablation positions task metric n n_clusters clean ablated "
@@ -24,13 +25,6 @@ EFFECTS = (
     "model site layer head kv_group unit ablation positions task metric example cluster clean "
     "ablated effect damage stratum"
 )
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Run in an empty folder, with a fresh Hydra."""
-    monkeypatch.chdir(tmp_path)
-    GlobalHydra.instance().clear()
 
 
 def run(name, *overrides):
@@ -45,6 +39,19 @@ def run(name, *overrides):
         finally:
             GlobalHydra.instance().clear()
     return 0
+
+
+def stop_at(n, error, monkeypatch):
+    """Let the n-th micro-batch from now fail, once."""
+    honest, calls = sweep.Engine.run, []
+
+    def failing(engine, job):
+        calls.append(job)
+        if len(calls) == n:
+            raise error
+        return honest(engine, job)
+
+    monkeypatch.setattr(sweep.Engine, "run", failing)
 
 
 def write(name, text):
@@ -117,15 +124,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(monkeypatch):
     arguments = ["model=tiny_gpt2", "n_examples=6", "task.min_accuracy=0"]
     arguments.append("tokens_per_batch=128")  # what is measured may differ
     assert run("ablation", *arguments, "hydra.run.dir=whole") == 0
-    honest, calls = sweep.Engine.run, []
-
-    def failing(engine, job):
-        calls.append(job)
-        if len(calls) == 8:
-            raise OSError("the disk is full")
-        return honest(engine, job)
-
-    monkeypatch.setattr(sweep.Engine, "run", failing)
+    stop_at(8, OSError("the disk is full"), monkeypatch)
     with pytest.raises(OSError, match="full"):
         run("ablation", *arguments, "hydra.run.dir=broken")
     done = len(list(Path("broken/parts").glob("*.parquet")))

@@ -41,10 +41,9 @@ DIRECTIONS = ("noising", "denoising")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Run in an empty folder, without figures."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ablation, "draw", lambda run: [])
+def _plainly(elsewhere, monkeypatch):
+    """Draw no figures: they take longer than the rest."""
+    monkeypatch.setattr(ablation, "draw", lambda *_: [])
 
 
 def twins_of(rows):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hydra.core.global_hydra import GlobalHydra
+import test_experiments
 
-from experiments import ablation
 from interp import sweep
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 ROOT = Path(__file__).parent.parent
 TINY = ["model=tiny_gpt2", "task.min_accuracy=0", "bootstrap_draws=200"]
 SMALL = [*TINY, "n_examples=12", "tokens_per_batch=64"]
@@ -23,24 +23,9 @@ LONG = [*TINY, "n_examples=200", "tokens_per_batch=256"]
 PAGE = 4096
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Run in an empty folder, with a fresh Hydra."""
-    monkeypatch.chdir(tmp_path)
-
-
 def run(folder, *arguments):
     """Run the command in this process; return its exit status."""
-    GlobalHydra.instance().clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["ablation", *arguments, f"hydra.run.dir={folder}"])
-        try:
-            ablation.main()
-        except SystemExit as stop:
-            return stop.code
-        finally:
-            GlobalHydra.instance().clear()
-    return 0
+    return test_experiments.run("ablation", *arguments, f"hydra.run.dir={folder}")
 
 
 def start(folder, *arguments):
@@ -208,18 +193,9 @@ def test_a_measured_budget_is_measured_once(monkeypatch):
     arguments = [*TINY, "n_examples=12", "tokens_per_batch=auto"]
     monkeypatch.setattr(sweep, "measured_budget", lambda engine: 64)
     assert run("whole", *arguments) == 0
-    honest, calls = sweep.Engine.run, []
-
-    def failing(engine, job):
-        calls.append(job)
-        if len(calls) == 20:
-            raise RuntimeError("stop")
-        return honest(engine, job)
-
-    monkeypatch.setattr(sweep.Engine, "run", failing)
+    test_experiments.stop_at(20, RuntimeError("stop"), monkeypatch)
     with pytest.raises(RuntimeError, match="stop"):
         run("broken", *arguments)
-    monkeypatch.setattr(sweep.Engine, "run", honest)
     assert 0 < len(parts("broken")) < len(parts("whole"))
     monkeypatch.setattr(sweep, "measured_budget", lambda engine: 512)
     assert run("broken", *arguments) == 0

@@ -273,15 +273,9 @@ RUNS = {
 
 
 @pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    """Run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
 def plainly(elsewhere, monkeypatch):
     """Draw no figures: they take longer than the rest."""
-    monkeypatch.setattr(ablation, "draw", lambda run: [])
+    monkeypatch.setattr(ablation, "draw", lambda *_: [])
 
 
 def sweep(unit, *overrides, model="tiny_llama"):
