@@ -35,7 +35,7 @@ from experiments import inputs
 from experiments.command import build, command, identity
 from interp import gates, plots, results, statistics, sweep, units
 from interp.errors import InputError
-from interp.runs import Run, file_hash, whole
+from interp.runs import Run, file_hash
 
 N_DRAWN = 20
 """Units in the figure of the strongest."""
@@ -154,21 +154,15 @@ def draw(run: Run, called: str, table: pd.DataFrame) -> list[str]:
     n = table["n"].max()
     title = f"{record['model_name']}: {what} of {PLURAL[unit]}, {record['task']} (n = {n})"
     label = f"{called} ({record['metric']}, {record['unit_of_metric']})"
-    figures = {"strongest": partial(plots.strongest, table.head(N_DRAWN))}
+    said = {"title": title, "label": label}
+    figures = {"strongest": partial(plots.strongest, table.head(N_DRAWN), **said)}
     if unit in ("head", "all_but_one"):
-        figures["heads"] = partial(plots.head_map, table, column="head")
+        figures["heads"] = partial(plots.head_map, table, column="head", **said)
     elif unit in ("kv_group", "all_but_one_group"):
-        figures["groups"] = partial(plots.head_map, table, column="kv_group")
+        figures["groups"] = partial(plots.head_map, table, column="kv_group", **said)
     elif unit == "pair":
-        figures["pairs"] = partial(plots.pair_map, table)
-    files = {run.folder / f"{name}.png": figure for name, figure in figures.items()}
-    missing = [file for file in files if not file.exists()]
-    if missing:
-        with run.drawing():
-            for file in missing:
-                with whole(file) as scratch:
-                    files[file](title=title, label=label).savefig(scratch, dpi=150)
-    return [file.name for file in files]
+        figures["pairs"] = partial(plots.pair_map, table, **said)
+    return run.draw(figures)
 
 
 def report(run: Run, top: int) -> None:

@@ -50,7 +50,7 @@ FILING = (errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, 
 """What goes wrong with folders and disks, and is not the program's fault."""
 NULLABLE = ("n_examples",)
 """Numbers that may be null."""
-PASSING = ("shard", "top")
+PASSING = ("shard", "top", "sentence", "ablate", "ablate_with")
 """Keys that do not change what a run comes to: they neither name its folder nor tell runs apart."""
 
 
@@ -254,13 +254,15 @@ def folder(*, _root_: DictConfig) -> str:
     default = _defaults(_root_.hydra)
     ours, theirs = (leaves(plain(cfg, resolve=False)) for cfg in (_root_, default))
     differing = {
-        key: value for key, value in ours.items() if theirs.get(key) != value and key not in PASSING
+        key: value
+        for key, value in ours.items()
+        if theirs.get(key) != value and key.partition(".")[0] not in PASSING
     }
     model = choices.get("model", "all")
     for key in ("model.name", "model.path"):
         if key in differing:
             model = _slug(differing.pop(key))
-    what = [str(choices[g]) for g in ("task",) if g in choices]
+    what = [str(choices[g]) for g in ("task", "corpus") if g in choices]
     if "ablation" in ours:
         what.append(str(_root_.ablation))
         differing.pop("ablation", None)

@@ -237,7 +237,8 @@ def load(path: str | Path, table: str = "summary") -> pd.DataFrame:
     frames, missing = [], []
     for folder in folders:
         run = Run.at(folder)
-        if not run.is_done and not run.unfinished:
+        is_sweep = (folder / "units.parquet").exists()  # (others put their tables together alone)
+        if is_sweep and not run.is_done and not run.unfinished:
             assemble(run)
         if not run.is_done:
             missing.append(f"{folder} (shard {', '.join(run.unfinished)})")

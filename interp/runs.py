@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -132,12 +132,24 @@ class Run:
         with self._locked("run", timeout=600.0):
             yield not self.is_done and not self.unfinished
 
-    @contextmanager
-    def drawing(self) -> Iterator[None]:
-        """Let one process draw, after clearing up what one that was killed has left."""
-        with self._locked("run", timeout=600.0):
-            self._clear_up()
-            yield
+    def draw(self, figures: Mapping[str, Callable[[], Any]]) -> list[str]:
+        """Draw the figures that are not there yet, one process at a time.
+
+        Args:
+            figures: What makes each figure (of matplotlib), by the name of its file.
+
+        Returns:
+            The names of all files.
+        """
+        files = {self.folder / f"{name}.png": make for name, make in figures.items()}
+        missing = [file for file in files if not file.exists()]
+        if missing:
+            with self._locked("run", timeout=600.0):
+                self._clear_up()
+                for file in missing:
+                    with whole(file) as scratch:
+                        files[file]().savefig(scratch, dpi=150)
+        return [file.name for file in files]
 
     @contextmanager
     def _locked(self, name: str, timeout: float) -> Iterator[None]:

@@ -89,7 +89,11 @@ def cluster_bootstrap(
 
 
 def cluster_t(
-    values: Values, clusters: Labels, *, level: float | Float[np.ndarray, " head"]
+    values: Values,
+    clusters: Labels,
+    *,
+    level: float | Float[np.ndarray, " head"],
+    weights: Float[np.ndarray, " example"] | None = None,
 ) -> Interval:
     """Say the same as `cluster_bootstrap` by a formula, for levels that no bootstrap resolves.
 
@@ -99,11 +103,16 @@ def cluster_t(
     clusters of Cameron & Miller 2015, https://doi.org/10.3368/jhr.50.2.317). With one example a
     cluster it is the textbook's interval.
 
+    Args:
+        level: The intervals' level of confidence.
+        weights: How much each example counts in sums and sizes (default: 1); an example that is
+            itself a mean of k things counts k.
+
     Raises:
         ValueError: A value is infinite.
     """
     _check_finite(values)
-    sums, sizes = _by_cluster(values, clusters)
+    sums, sizes = _by_cluster(values, clusters, weights)
     n, n_clusters = sizes.sum(axis=1), (sizes > 0).sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):  # nothing measured, or one cluster
         mean = sums.sum(axis=1) / n
@@ -113,6 +122,18 @@ def cluster_t(
     few = n_clusters < 2
     se[few], reach[few] = np.nan, np.nan
     return Interval(mean, se, mean - reach, mean + reach, n_clusters)
+
+
+def p_value(interval: Interval) -> Float[np.ndarray, " head"]:
+    """Ask of each mean of `cluster_t` whether it could be 0: Student's two-sided p-value.
+
+    NaN below 2 clusters; without any spread 1 for a mean of 0, and 0 for another.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        t = np.where(interval.mean == 0, 0.0, np.abs(interval.mean) / interval.se)
+    return np.where(
+        np.isnan(interval.se), np.nan, 2 * stats.t.sf(t, np.maximum(interval.n_clusters - 1, 1))
+    )
 
 
 def look_levels(shares: Sequence[float], level: float) -> list[float]:
@@ -256,12 +277,13 @@ def _check_finite(values: Values) -> None:
 
 
 def _by_cluster(
-    values: Values, clusters: Labels
+    values: Values, clusters: Labels, weights: Float[np.ndarray, " example"] | None = None
 ) -> tuple[Float[np.ndarray, "head cluster"], Float[np.ndarray, "head cluster"]]:
     """Sum and count each head's measured values within clusters."""
     names, cluster = np.unique(clusters, return_inverse=True)
     n = len(clusters)
-    member = sparse.csr_array((np.ones(n), (np.arange(n), cluster)), shape=(n, len(names)))
+    weights = np.ones(n) if weights is None else weights
+    member = sparse.csr_array((weights, (np.arange(n), cluster)), shape=(n, len(names)))
     measured = ~np.isnan(values)
     return np.where(measured, values, 0) @ member, measured.astype(np.float64) @ member
 

@@ -10,11 +10,16 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from experiments import ablation, benchmark
+from experiments import ablation, benchmark, roles, validate
 from experiments.command import CONF
 from interp import results, sweep
 
-COMMANDS = {"ablation": ablation.main, "benchmark": benchmark.main}
+COMMANDS = {
+    "ablation": ablation.main,
+    "benchmark": benchmark.main,
+    "roles": roles.main,
+    "validate": validate.main,
+}
 pytestmark = pytest.mark.usefixtures("elsewhere")
 TEXT = "The cat sat on the mat. It was a fine day, and nobody came to disturb its long sleep.\n"
 SUMMARY = (
@@ -69,9 +74,9 @@ def test_every_configuration_composes_and_names_arguments_that_exist():
     from hydra.utils import get_method
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        for group in ("model", "task"):
+        for name, group in (("ablation", "model"), ("ablation", "task"), ("roles", "corpus")):
             for option in sorted((CONF / group).glob("*.yaml")):
-                node = compose("ablation", [f"{group}={option.stem}"])[group]
+                node = compose(name, [f"{group}={option.stem}"])[group]
                 keys = {key for key in node if key != "_target_"}
                 arguments = set(signature(get_method(node["_target_"])).parameters) - {"model"}
                 assert keys == arguments, option

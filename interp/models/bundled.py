@@ -53,6 +53,8 @@ def bundled(
     prepend_bos: bool | str,
     padding_side: str,
     truncation: str,
+    random_weights: bool = False,
+    weights_seed: int = 0,
 ) -> PretrainedModel:
     """Load one of the models in PACKAGES.
 
@@ -75,13 +77,13 @@ def bundled(
         prepend_bos=prepend_bos,
         padding_side=padding_side,
         truncation=truncation,
+        random_weights=random_weights,
+        weights_seed=weights_seed,
     )
-    model.name = name
-    model.record |= {
-        "name": name,
-        "package": package.requirement,
-        "weights": package.weights,
-    }
+    model.name = name + "-random" * random_weights
+    model.record |= {"name": name, "package": package.requirement}
+    if not random_weights:
+        model.record["weights"] = package.weights
     return model
 
 

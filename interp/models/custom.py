@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.axes import Residual, Z
@@ -28,6 +30,10 @@ class HookedAttention:
     def watch_v(self, watch: Callable[[Values], None]) -> Handle:
         """Show each forward's values to `watch`; it is called before z is made."""
         return self.attention.hook_v.register_forward_hook(lambda _module, _args, v: watch(v))
+
+    def write(self, z: Z) -> Float[Tensor, "batch position head d_model"]:
+        """Compute what each head adds to the attention's output: z W_O, without the bias."""
+        return torch.einsum("bphd,hdm->bphm", z, self.attention.W_O)
 
 
 class CustomModel(HeadModel):
@@ -108,6 +114,7 @@ def from_transformer(
         padding_side=padding_side,
         record={"weight_processing": "none", **(record or {"name": name})},
         decoder_start=tokenizer.bos_token_id or 0,
+        final_norm=module.ln_final if config.kind == "decoder" else None,
     )
 
 

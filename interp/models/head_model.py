@@ -70,6 +70,9 @@ class Attention(Protocol):
     def watch_v(self, watch: Callable[[Values], None]) -> Handle:
         """Show each forward's values to `watch`; it is called before z is made."""
 
+    def write(self, z: Z) -> Float[Tensor, "batch position head d_model"]:
+        """Compute what each head adds to the attention's output: z W_O, without the bias."""
+
 
 class Replayed(nn.Module):
     """Stands in for a block and returns an output computed before."""
@@ -106,6 +109,7 @@ class HeadModel(ABC):
         padding_side: str,
         record: Mapping[str, Any],
         decoder_start: int = 0,
+        final_norm: nn.Module | None = None,
     ) -> None:
         """Collect what an adapter found.
 
@@ -122,6 +126,7 @@ class HeadModel(ABC):
             padding_side: `left` or `right`.
             record: Facts about the weights for run.json.
             decoder_start: The token that an encoder-decoder's decoder starts with.
+            final_norm: The norm in front of the unembedding, of a decoder that has one.
         """
         if padding_side not in ("left", "right"):
             raise InputError(f"model.padding_side={padding_side}: left or right")
@@ -135,7 +140,7 @@ class HeadModel(ABC):
         self.site = {site.name: site for site in sites}
         self.attentions, self.unembed, self.codec = attentions, unembed, codec
         self.padding_side, self.record = padding_side, dict(record)
-        self.decoder_start = decoder_start
+        self.decoder_start, self.final_norm = decoder_start, final_norm
         self.blocks = [(stack, index) for stack in stacks for index in range(len(stack))]
         names = list(dict.fromkeys(site.stack for site in sites))
         self._first_block = dict(
@@ -156,6 +161,14 @@ class HeadModel(ABC):
         text = pad(texts, self.codec.pad_id, self.padding_side).to(self.device)
         target = pad(targets, self.codec.pad_id, "right").to(self.device) if targets else None
         return Batch(text, target)
+
+    def shifted(self, labels: Encoded) -> Encoded:
+        """Shift what a decoder is to write by its start token, into what it reads."""
+        return Encoded(
+            (self.decoder_start, *labels.ids[:-1]),
+            ((0, 0), *labels.offsets[:-1]),
+            (True, *labels.special[:-1]),
+        )
 
     @abstractmethod
     def run(self, batch: Batch) -> Float[Tensor, "batch read vocab"]:
@@ -203,6 +216,24 @@ class HeadModel(ABC):
             return self.logits(batch, read)
         finally:
             del unembed.__dict__["forward"]
+
+    def final_gain(self) -> tuple[Float[Tensor, " d_model"], bool]:
+        """Say what the final norm multiplies each direction of the residual stream by.
+
+        Returns:
+            The gain, apart from the scale that depends on the stream; and whether the norm takes
+            the mean off first. Read from what the norm does to +1, -1, +1, …, which has mean 0 and
+            size 1, and to 1, 1, 1, ….
+        """
+        unembed: Any = self.unembed
+        ones = torch.ones_like(unembed.weight[0])
+        if self.final_norm is None:
+            return ones, False
+        signs = ones.clone()
+        signs[1::2] = -1
+        at_zero = self.final_norm(torch.zeros_like(ones))
+        gain = (self.final_norm(signs) - at_zero) / signs
+        return gain, bool(torch.allclose(self.final_norm(ones), at_zero, atol=1e-3))
 
     def visit(self, batch: Batch) -> None:
         """Run the model for the sake of its heads alone: as little as possible is unembedded."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -68,6 +69,14 @@ class ProjectedAttention:
 
         return self.value_input.register_forward_pre_hook(hook)
 
+    def write(self, z: Z) -> Float[Tensor, "batch position head d_model"]:
+        """Compute what each head adds to the attention's output: z W_O, without the bias."""
+        size = self.site.n_heads * self.site.d_head
+        # W_O is [out, in] in a Linear and [in, out] in GPT-2's Conv1D: what it does is the same
+        rows = torch.cat([torch.zeros_like(z[0, 0]).reshape(1, size), z.new_ones(size).diag()])
+        W_O = self.output(rows[1:]) - self.output(rows[:1])
+        return torch.einsum("bphd,hdm->bphm", z, W_O.unflatten(0, z.shape[2:]))
+
 
 class PretrainedModel(HeadModel):
     """A Hugging Face model and the bridge that maps it."""
@@ -111,12 +120,8 @@ class PretrainedModel(HeadModel):
         return kept[0]
 
     def run_hooked(self, batch: Batch) -> None:
-        """Run the bridge, for the sake of its hooks."""
-        inputs = self._inputs(batch)
-        tokens = inputs.pop("input_ids")
-        if batch.target is not None:
-            inputs["decoder_input"] = inputs.pop("decoder_input_ids")
-        self.hooked(tokens, **inputs)
+        """Run the bridge's blocks, for the sake of their hooks; nothing is unembedded."""
+        self.hooked.original_model.base_model(**self._inputs(batch))
 
     def window(self, site: Site, layer: int) -> int | None:
         """Say how many keys a query of this layer sees at most; None without a sliding window."""
@@ -135,8 +140,13 @@ def pretrained(
     prepend_bos: bool | str,
     padding_side: str,
     truncation: str,
+    random_weights: bool = False,
+    weights_seed: int = 0,
 ) -> PretrainedModel:
     """Load a model by hub id, from a folder or from a GGUF file.
+
+    With `random_weights` it keeps nothing of what it learned: the same shape with weights drawn as
+    before training, by `weights_seed`, for comparison.
 
     Raises:
         InputError: No such model, weights that are not safetensors, or an architecture whose heads
@@ -172,21 +182,35 @@ def pretrained(
         raise InputError(
             f"model.name={name}: the weights lack {missing[0]} ({len(missing)} missing)"
         )
+    if random_weights:
+        randomise(module, weights_seed)
     record = {"name": name, "revision": getattr(config, "_commit_hash", None)}
     if local:
         record["sha256"] = fingerprint(Path(name))
     return from_module(
         module.to(torch_device(device)),
         tokenizer,
-        name=Path(name).name if local else name,
+        name=(Path(name).name if local else name) + "-random" * random_weights,
         folder=name,
         kind=kind,
         prepend_bos=prepend_bos,
         padding_side=padding_side,
         truncation=truncation,
         has_lm_head=not missing,
-        record={**record, "weights": dtype},
+        record={**record, "weights": f"random, seed {weights_seed}" if random_weights else dtype},
     )
+
+
+def randomise(module: Any, seed: int) -> None:
+    """Draw a model's weights anew: N(0, initializer_range²), biases 0, norms 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            if weight.ndim > 1:
+                drawn = torch.randn(weight.shape, generator=generator)
+                weight.copy_(drawn * getattr(module.config, "initializer_range", 0.02))
+            else:
+                weight.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
 def fingerprint(folder: Path) -> str:
@@ -284,6 +308,7 @@ def from_module(
         padding_side=padding_side,
         record={"weight_processing": "none", **record},
         decoder_start=getattr(module.config, "decoder_start_token_id", None) or 0,
+        final_norm=twin_of(bridge.ln_final) if "ln_final" in bridge._modules else None,
     )
 
 

@@ -115,6 +115,12 @@ class Codec:
             raise InputError("empty text: nothing to tokenise")
         return self._fit(self.with_bos(self._tokenise(text)), text)
 
+    def frame(self) -> tuple[Encoded, Encoded]:
+        """Give the special tokens that stand before and after a text."""
+        encoded = self.encode("a")
+        text = [place for place, special in enumerate(encoded.special) if not special]
+        return encoded[: text[0]], encoded[text[-1] + 1 :]
+
     def encode_long(self, text: str) -> Encoded:
         """Tokenise a text of any length, without special tokens."""
         return self._tokenise(text, add_special_tokens=False)

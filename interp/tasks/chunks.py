@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
+from interp import files
 from interp.errors import InputError
 from interp.models.head_model import HeadModel
 from interp.models.text import Encoded
-from interp.tasks import files
 
 
 class Chunk(NamedTuple):

@@ -5,10 +5,10 @@ that have a predecessor (the first token is scored only after a BOS). The format
 (Warstadt et al. 2020): one JSON object a line, with `sentence_good` and `sentence_bad`.
 """
 
+from interp import files
 from interp.errors import InputError
 from interp.models.head_model import HeadModel
 from interp.models.text import Encoded
-from interp.tasks import files
 from interp.tasks.task import Item, Task, log_probability_difference
 
 

@@ -7,9 +7,9 @@ an answer is read as it stands after its prompt.
 
 import pandas as pd
 
+from interp import files
 from interp.errors import InputError
 from interp.models.head_model import HeadModel
-from interp.tasks import files
 from interp.tasks.task import Item, Task, logit_difference
 
 

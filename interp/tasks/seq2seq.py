@@ -7,10 +7,10 @@ log-probability of the target minus that of the distractor, in nats.
 
 from dataclasses import replace
 
+from interp import files
 from interp.errors import InputError
 from interp.models.head_model import HeadModel
 from interp.models.text import Encoded
-from interp.tasks import files
 from interp.tasks.task import Item, Task, log_probability_difference, loss
 
 
@@ -64,10 +64,9 @@ def task(model: HeadModel, *, path: str, min_accuracy: float) -> Task:
 def _item(model: HeadModel, source: Encoded, target: str) -> Item:
     """Shift a target right and ask for each of its tokens."""
     labels = model.codec.encode_target(target)
-    start = model.decoder_start
-    decoder = Encoded(
-        (start, *labels.ids[:-1]), ((0, 0), *labels.offsets[:-1]), (True, *labels.special[:-1])
-    )
     return Item(
-        source, decoder, read=tuple(range(len(labels))), ids=tuple((i,) for i in labels.ids)
+        source,
+        model.shifted(labels),
+        read=tuple(range(len(labels))),
+        ids=tuple((i,) for i in labels.ids),
     )

@@ -1,0 +1,1 @@
+"""Annotated text: what attention patterns are compared with."""

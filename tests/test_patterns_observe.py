@@ -1,0 +1,339 @@
+"""Observations depend on nothing but the example; and one sentence, question by question."""
+
+from copy import copy
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interp.corpora.builtin import builtin
+from interp.corpora.corpus import Corpus, Mention, Passage, Word
+from interp.errors import InputError
+from interp.patterns import observe, sentence
+
+RELATIONS = ["nsubj", "obj", "det", "amod", "advmod"]
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    """Six passages of one sentence, and one of two."""
+    passages = [one for one in builtin(n_sentences=8, seed=0).passages if len(one.text) < 90]
+    first, second = sorted(passages, key=lambda one: len(one.text))[:2]
+    n, shift = len(first.words), len(first.text) + 1
+    moved = tuple(
+        replace(
+            word,
+            start=word.start + shift,
+            end=word.end + shift,
+            sentence=1,
+            head=None if word.head is None else word.head + n,
+        )
+        for word in second.words
+    )
+    both = replace(first, text=f"{first.text} {second.text}", words=first.words + moved)
+    return Corpus("mine", (both, *passages[2:5], *passages[-3:]), {})
+
+
+def loaded(model, name):
+    name, _, side = name.partition(" ")
+    one = copy(model(name, side or "right"))
+    one.codec = replace(one.codec, prepend_bos=True)
+    return one
+
+
+def examples(model, corpus) -> list[observe.Example]:
+    return observe.examples(model, corpus, n_chunks=4, n_repeats=4, seed=0)
+
+
+def seen(model, corpus, groups) -> pd.DataFrame:
+    """Observe groups of examples one after the other; put the lines in order."""
+    what = observe.watch(corpus, RELATIONS)
+    table = pd.concat([observe.observe(model, group, what) for group in groups])
+    names = ["source", "example", "site", "feature", "subset"]
+    table["nth"] = table.groupby(names).cumcount()  # sentences of a passage have a line each
+    return table.sort_values([*names, "nth"]).set_index([*names, "nth"]).sort_index(axis=1)
+
+
+def assert_same(a: pd.DataFrame, b: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(a, b, rtol=0, atol=1e-5, check_like=True)
+
+
+@pytest.mark.parametrize("name", ["tiny_llama", "tiny_llama left", "tiny_bert", "tiny_bart"])
+def test_order_company_and_padding_change_no_observation(model, corpus, name, monkeypatch):
+    one = loaded(model, name)
+    shown = examples(one, corpus)
+    alone = seen(one, corpus, [[example] for example in shown])
+    planned = [[shown[n] for n in group] for group in observe.batches(shown)]
+    assert_same(seen(one, corpus, planned), alone)
+    monkeypatch.setattr(observe, "AREA", 2 * 64**2)
+    small = [[shown[n] for n in group][::-1] for group in observe.batches(shown)]
+    assert 3 <= len(planned) < len(small) < len(shown)
+    assert_same(seen(one, corpus, small[::-1]), alone)
+
+
+def test_batches_hold_each_example_once_and_no_more_than_fits(model, corpus, monkeypatch):
+    shown = examples(loaded(model, "tiny_bert"), corpus)
+    monkeypatch.setattr(observe, "AREA", 3 * 64**2)
+    groups = observe.batches(shown)
+    assert sorted(n for group in groups for n in group) == list(range(len(shown)))
+    for group in groups:
+        assert len({shown[n].source for n in group}) == 1
+        longest = max(len(shown[n].text) for n in group)
+        assert len(group) == 1 or len(group) * longest**2 <= 3 * 64**2
+    assert max(map(len, groups)) > 1
+    monkeypatch.setattr(observe, "AREA", 1)
+    assert observe.batches(shown) == [[n] for group in groups for n in group]
+
+
+# ------------------------------------------------------------------ another route to the patterns
+@pytest.mark.parametrize("name", ["tiny_gpt2", "tiny_bert"])
+def test_attention_that_hugging_face_returns_makes_the_same_observations(model, corpus, name):
+    one = loaded(model, name)
+    plain = type(one.module)(one.module.config)
+    plain.load_state_dict(one.module.state_dict())
+    plain.set_attn_implementation("eager")
+    plain.eval()
+
+    def patterns(batch, sites):
+        inputs = {"input_ids": batch.text.tokens, "attention_mask": batch.text.mask.long()}
+        found = plain(**inputs, output_attentions=True).attentions
+        return {("attn", layer): pattern for layer, pattern in enumerate(found)}
+
+    other = copy(one)
+    other.patterns = patterns
+    shown = examples(one, corpus)
+    groups = [[shown[n] for n in group] for group in observe.batches(shown)]
+    assert_same(seen(other, corpus, groups), seen(one, corpus, groups))
+
+
+# ------------------------------------------------------------------ what is looked at
+def test_every_site_of_an_encoder_decoder_has_its_lines(model, corpus):
+    one = loaded(model, "tiny_bart")
+    table = seen(one, corpus, [[example] for example in examples(one, corpus)]).reset_index()
+    assert table.filter(regex=r"^L\dH\d$").notna().all(axis=None)
+    features = table.groupby(["source", "site"])["feature"].agg(set)
+    for site in ("encoder_attn", "decoder_self_attn"):
+        text = {
+            "offset:-1",
+            "entropy",
+            "punctuation",
+            "det:head->dep",
+            "rare",
+            "uuas:mst",
+            "reach:5",
+        }
+        assert features["text", site] >= text
+        assert features["chunks", site] == {"first_token"}
+        assert features["repeats", site] == {"induction", "duplicate"}
+    assert "det:dep->head" in features["text", "encoder_attn"]
+    assert "det:dep->head" not in features["text", "decoder_self_attn"]  # it looks back
+    cross = {f"source_offset:{k:+d}" if k else "source_offset:0" for k in range(-5, 6)}
+    assert features["text", "decoder_cross_attn"] == cross | {"monotone", "entropy", "uniform"}
+    assert set(features.index.get_level_values("site")) == set(one.site)
+    assert set(table["n"].loc[table["feature"] == "induction"]) == {
+        example.period for example in examples(one, corpus) if example.period
+    }
+
+
+def test_a_target_of_its_own_is_read_and_has_no_annotation(model, corpus):
+    one = loaded(model, "tiny_bart")
+    passages = [replace(passage, target="un chat!") for passage in corpus.passages[1:3]]
+    other = replace(corpus, passages=tuple(passages))
+    shown = observe.examples(one, other, n_chunks=0, n_repeats=0, seed=0)
+    assert shown[0].target == one.shifted(one.codec.encode_target("un chat!"))
+    table = observe.observe(one, shown, observe.watch(other, RELATIONS))
+    features = table.groupby("site")["feature"].agg(set)
+    assert "det:head->dep" in features["encoder_attn"]
+    assert {"offset:-1", "punctuation"} <= features["decoder_self_attn"]
+    assert not {"det:head->dep", "rare", "uuas:mst", "reach:5"} & features["decoder_self_attn"]
+    # of the decoder's nine tokens that are no specials one is "!"
+    is_mark = (table["feature"] == "punctuation") & (table["site"] == "decoder_self_attn")
+    [law] = set(table.loc[is_mark, "rule uniform"])
+    assert 0 < law < 1 / 8
+
+
+def test_only_plain_decoders_are_asked_about_copying(model, corpus):
+    for name, copied in (("tiny_gpt2", True), ("tiny_bert", False), ("custom_decoder", True)):
+        one = loaded(model, name)
+        table = observe.observe(one, examples(one, corpus)[-2:], observe.watch(corpus, []))
+        assert ("copying" in set(table["feature"])) == copied
+
+
+def test_punctuation_is_what_holds_neither_a_letter_nor_a_digit(model):
+    text = "Ah, no… 7é (🚀)!"
+    words = tuple(Word(text[i], i, i + 1, 0) for i in range(len(text)) if text[i] != " ")
+    mine = Corpus("mine", (Passage(text, words, "d", "d"),), {})
+    one = loaded(model, "tiny_bert")
+    shown = observe.examples(one, mine, n_chunks=0, n_repeats=0, seed=0)
+    table = observe.observe(one, shown, observe.watch(mine, [])).set_index(["feature", "subset"])
+    line = table.loc["punctuation", "all"]
+    batch = one.batch([shown[0].text])
+    marks = torch.tensor([a < b and text[a:b] in ",…(🚀)!" for a, b in shown[0].text.offsets])
+    assert marks.sum() == 1 + 3 + 1 + 4 + 1 + 1  # in bytes
+    for layer, pattern in enumerate(one.patterns(batch, ["attn"]).values()):
+        mass = pattern[0, :, 1:-1, marks].sum(-1).mean(-1).tolist()
+        assert [line[f"L{layer}H{head}"] for head in range(4)] == pytest.approx(mass, abs=1e-5)
+    # and attention to words more than five words away
+    reach = table.loc["reach:5", "all"]
+    place = {word.start: number for number, word in enumerate(words)}
+    owner = [place.get(a) if a < b else None for a, b in shown[0].text.offsets]
+    for layer, pattern in enumerate(one.patterns(batch, ["attn"]).values()):
+        total = torch.zeros(4)
+        for q, k in product(range(len(owner)), repeat=2):
+            if None not in (owner[q], owner[k]) and abs(owner[q] - owner[k]) > 5:
+                total += pattern[0, :, q, k].detach() / owner.count(owner[q])
+        mean = (total / len(words)).tolist()
+        assert [reach[f"L{layer}H{head}"] for head in range(4)] == pytest.approx(mean, abs=1e-5)
+
+
+def test_chunks_are_running_text_in_the_tokenizer_s_frame(model, corpus):
+    one = loaded(model, "tiny_bert")
+    chunks = [e for e in examples(one, corpus) if e.source == "chunks"]
+    assert [len(chunk.text) for chunk in chunks] == [64] * 4
+    before, after = one.codec.frame()
+    body = "\n".join(passage.text for passage in corpus.passages)
+    read = [token for chunk in chunks for token in chunk.text.ids[1:-1]]
+    assert [(chunk.text.ids[:1], chunk.text.ids[-1:]) for chunk in chunks] == [
+        (before.ids, after.ids)
+    ] * 4
+    assert one.codec.tokenizer.decode(read) == body[: 4 * 62]
+    narrow = copy(one)
+    narrow.codec = replace(one.codec, n_ctx=128, truncation="right")
+    narrow.codec = replace(narrow.codec, n_ctx=48)
+    short = observe.examples(narrow, corpus, n_chunks=3, n_repeats=1, seed=0)
+    assert [len(e.text) for e in short if e.source == "chunks"] == [48] * 3
+
+
+def test_words_without_a_token_are_counted(model, corpus):
+    one = loaded(model, "tiny_gpt2")
+    shared = Passage(
+        "du chat", (Word("de", 0, 2, 0), Word("le", 0, 2, 0), Word("chat", 3, 7, 0)), "d", "d"
+    )
+    mine = replace(corpus, passages=(shared, *corpus.passages[:2]))
+    shown = observe.examples(one, mine, n_chunks=1, n_repeats=1, seed=0)
+    assert observe.unaligned(one, shown) == 1
+
+
+def test_a_text_that_is_too_long_is_refused_with_its_document(model):
+    long = Passage("a" * 200, (Word("a" * 200, 0, 200, 0),), "my document", "d")
+    with pytest.raises(InputError, match="my document: text of 2"):
+        examples(loaded(model, "tiny_gpt2"), Corpus("mine", (long,), {}))
+
+
+# ------------------------------------------------------------------ halves
+def test_halves_share_no_cluster_and_are_as_large():
+    clusters = [f"document {n % 21}" for n in range(100)]
+    found = observe.split(clusters, seed=3)
+    assert set(found) == set(clusters)
+    assert sorted([*found.values()].count(half) for half in ("select", "report")) == [10, 11]
+    assert observe.split(clusters[::-1], seed=3) == found
+    assert any(observe.split(clusters, seed=s) != found for s in range(5))
+
+
+def test_passages_of_one_cluster_are_in_one_half_unless_there_are_too_few_clusters(model, corpus):
+    one = loaded(model, "tiny_bert")
+
+    def halves(n_clusters):
+        passages = [
+            replace(corpus.passages[n % 7], cluster=f"c{n % n_clusters}") for n in range(40)
+        ]
+        shown = examples(one, replace(corpus, passages=tuple(passages)))
+        assert [example.number for example in shown if example.source == "text"] == [*range(40)]
+        table = pd.DataFrame([(e.source, e.cluster, e.split) for e in shown])
+        for _, part in table.groupby(0):
+            assert abs((part[2] == "select").mean() - 0.5) < 0.1
+        assert (table.groupby([0, 1])[2].nunique() == 1).all()
+        return table.loc[table[0] == "text", 1].nunique()
+
+    assert halves(10) == 10
+    assert halves(9) == 40
+
+
+# ------------------------------------------------------------------ one sentence
+SAID = Passage(
+    "The old cook saw her son today",
+    tuple(
+        Word(form, start, start + len(form), 0, upos, form, head, deprel, pronoun)
+        for form, start, upos, head, deprel, pronoun in [
+            ("The", 0, "DET", 2, "det", None),
+            ("old", 4, "ADJ", 2, "amod", None),
+            ("cook", 8, "NOUN", 3, "nsubj", None),
+            ("saw", 13, "VERB", None, "root", None),
+            ("her", 17, "PRON", 5, "nmod:poss", "possessive"),
+            ("son", 21, "NOUN", 3, "obj", None),
+            ("today", 25, "NOUN", 3, "obl:tmod", None),
+        ]
+    ),
+    "d",
+    "d",
+    (Mention("cook", 0, 2), Mention("cook", 4, 4)),
+)
+
+
+def between_words(model) -> np.ndarray:
+    """Read attention between the words of SAID, which stand three, three, four … letters apart."""
+    batch = model.batch([model.codec.encode(SAID.text)])
+    places = batch.text.offsets[0].tolist()
+    pieces = [
+        [n for n, (start, end) in enumerate(places) if word.start <= start < end <= word.end]
+        for word in SAID.words
+    ]
+    patterns = torch.stack([*model.patterns(batch, ["attn"]).values()])[:, 0].detach().numpy()
+    columns = np.stack([patterns[..., keys].sum(-1) for keys in pieces], axis=-1)
+    return np.stack([columns[..., rows, :].mean(-2) for rows in pieces], axis=-2)
+
+
+@pytest.mark.parametrize("name", ["tiny_bert", "tiny_llama"])
+def test_a_sentence_is_asked_who_did_what_to_whom_and_when(model, name):
+    one = loaded(model, name)
+    causal = one.sites[0].causal
+    found = sentence.look(one, SAID)
+    by_hand = {  # question: of which word, answer; in a causal model the later word is asked
+        "which": (2, 1),
+        "who": (3, 2),
+        "what": (5, 3) if causal else (3, 5),
+        "when": (6, 3) if causal else (3, 6),
+        "refers to": (4, 2),
+        "whose": (5, 4),
+    }
+    forms = [word.form for word in SAID.words]
+    assert found["question"].unique().tolist() == [*by_hand]
+    assert len(found) == len(by_hand) * 12
+    assert set(
+        found.loc[found["question"] == "what", ["about", "answer"]].itertuples(
+            index=False, name=None
+        )
+    ) == {("saw", "son")}
+    attention = between_words(one)
+    for line in found.itertuples():
+        word, answer = by_hand[line.question]
+        assert (line.word, line.looks_at) == (forms[word], forms[answer])
+        row = attention[line.layer, line.head, word].copy()
+        assert line.attention == pytest.approx(row[answer], abs=1e-6)
+        row[word] = -1
+        row[word + 1 if causal else 7 :] = -1
+        assert line.most == (row.argmax() == answer)
+    assert 0 < found["most"].mean() < 1
+
+
+def test_without_annotation_a_sentence_is_asked_where_each_word_looks(model):
+    bare = replace(
+        SAID,
+        words=tuple(replace(word, head=None, deprel=None, pronoun=None) for word in SAID.words),
+        mentions=(),
+    )
+    found = sentence.look(loaded(model, "tiny_bert"), bare)
+    assert set(found["question"]) == {"looks at"}
+    assert len(found) == 7 * 6 * 12
+    # of each word and head one other is looked at most
+    assert (found.groupby(["layer", "head", "word"])["most"].sum() == 1).all()
+
+
+def test_one_head_s_attention_is_laid_out_for_a_figure(model):
+    one = loaded(model, "tiny_bert")
+    table = sentence.between(one, SAID, "attn", 1, 2)
+    square = table.pivot(index="query", columns="key", values="attention").to_numpy()
+    np.testing.assert_allclose(square, between_words(one)[1, 2], atol=1e-6)
