@@ -50,6 +50,8 @@ FILING = (errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, 
 """What goes wrong with folders and disks, and is not the program's fault."""
 NULLABLE = ("n_examples",)
 """Numbers that may be null."""
+TEXTS = ("sentence",)
+"""Keys whose values are taken as they are typed."""
 PASSING = ("shard", "top", "sentence", "ablate", "ablate_with")
 """Keys that do not change what a run comes to: they neither name its folder nor tell runs apart."""
 
@@ -77,12 +79,22 @@ def command(name: str) -> Callable[[Callable[[DictConfig, Path], None]], Callabl
             for key, value in ENVIRONMENT.items():
                 os.environ.setdefault(key, value)
             _settle(".")
+            sys.argv[1:] = map(quoted, sys.argv[1:])
             with _reporting(None, stay=False):
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(job)()
 
         return main
 
     return wrap
+
+
+def quoted(argument: str) -> str:
+    """Quote a text for Hydra, to which commas and apostrophes mean something; others stay."""
+    key, _, text = argument.partition("=")
+    if key not in TEXTS or text[:1] in ("'", '"'):
+        return argument
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{key}="{escaped}"'
 
 
 def _settle(folder: str, n_threads: int | None = None) -> None:

@@ -46,6 +46,8 @@ from interp.patterns import classify, observe, sentence
 from interp.patterns.scores import scores
 from interp.runs import Run, file_hash
 
+MOST_PANELS = 16
+"""Heads in a figure of attention."""
 NOT_DRAWN = ("first_token", "uuas:max", "uuas:mst")
 """Features that attention between words does not show."""
 LONGEST_SHOWN = 16
@@ -164,10 +166,8 @@ def drawn(model: HeadModel, roles: pd.DataFrame, passages: list[Passage]) -> pd.
     best = max(short, key=lambda p: len({pair.question for pair in sentence.pairs(p)}))
     inside = roles[~(roles["site"].str.contains("cross") | roles["feature"].isin(NOT_DRAWN))]
     frames = [
-        sentence.between(model, best, row.site, row.layer, row.head).assign(
-            role=row.role, feature=row.feature, site=row.site, layer=row.layer, head=row.head
-        )
-        for row in inside.drop_duplicates(["role", "feature"]).itertuples()
+        sentence.between(model, best, row.site, row.layer, row.head).assign(panel=row.feature)
+        for row in inside.drop_duplicates("feature").head(MOST_PANELS).itertuples()
     ]
     empty = pd.DataFrame({"query_word": [word.form for word in best.words]})
     return pd.concat(frames, ignore_index=True) if frames else empty
@@ -261,8 +261,8 @@ def annotated(cfg: DictConfig) -> Passage:
     text = " ".join(str(cfg.sentence).split())
     if not text:
         raise InputError("sentence is empty: write sentence='The student delivered the book.'")
-    builtin = compose("roles", ["corpus=builtin"]).corpus
-    for corpus in (build(cfg.corpus), build(builtin)):
+    ours = compose("roles", ["corpus=builtin", "corpus.n_sentences=0"]).corpus
+    for corpus in (build(ours), build(cfg.corpus)):
         for passage in corpus.passages:
             if passage.text == text:
                 return passage
@@ -283,28 +283,23 @@ def ask(cfg: DictConfig, run: Run) -> None:
     table = sentence.look(model, passage).merge(held, on=PLACE, how="left")
     table = table.fillna({"roles": ""}).assign(sentence=passage.text)
     run.write(name, table)
-    best = table.sort_values("attention", ascending=False, kind="stable")
-    asked = ["about", "question", "answer"]
-    first = {key: place for place, key in enumerate(table.groupby(asked, sort=False).groups)}
-    best = best.groupby(asked, sort=False).head(cfg.top)
-    place = [first[key] for key in best[asked].itertuples(index=False, name=None)]
-    best = best.assign(place=place).sort_values("place", kind="stable")
+    # a word of unknown grammar is one question: where does it look?
+    asked = table["number"].where(table["question"] != sentence.ANYTHING, table["word"])
+    order = {question: place for place, question in enumerate(asked.unique())}
+    best = table.assign(place=asked.map(order)).sort_values(
+        ["place", "attention"], ascending=[True, False], kind="stable"
+    )
+    best = best.groupby("place").head(cfg.top)
     print(f"\n{passage.text}")
     shown = best.assign(head=names(best), attention=best["attention"].map("{:.2f}".format))
-    print(
-        shown[
-            ["about", "question", "answer", "word", "looks_at", "head", "attention", "roles"]
-        ].to_string(index=False)
-    )
+    columns = ["about", "question", "answer", "word", "looks_at", "head", "attention", "roles"]
+    print(shown[columns].to_string(index=False))
     panels = pd.concat(
         [
             sentence.between(model, passage, row.site, row.layer, row.head).assign(
-                feature=f"{row.about}: {row.question}?",
-                site=row.site,
-                layer=row.layer,
-                head=row.head,
+                panel=f"{row.place + 1}. {row.about}: {row.question}?"
             )
-            for row in best.drop_duplicates(asked).itertuples()
+            for row in best.drop_duplicates("place").head(MOST_PANELS).itertuples()
         ]
     )
     run.draw({name: partial(plots.attention, panels, title=passage.text)})

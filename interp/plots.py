@@ -313,18 +313,18 @@ def attention(table: pd.DataFrame, *, title: str) -> Figure:
     """Draw heads' attention between the words of one sentence, a panel a head.
 
     Args:
-        table: One line a panel and pair of words: `feature, site, layer, head, query, key,
-            query_word, key_word, attention`.
+        table: One line a panel and pair of words: `panel` (its title), `site, layer, head, query,
+            key, query_word, key_word, attention`.
         title: The figure's title.
     """
-    panels = list(table.groupby(["feature", "site", "layer", "head"], sort=False))
+    panels = list(table.groupby(["panel", "site", "layer", "head"], sort=False))
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     side = 1.4 + 0.17 * table["query"].nunique()
     with sns.axes_style("white"):
         figure = Figure(figsize=(columns * side, rows * (side + 0.4)), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axis, ((feature, site, layer, head), lines) in zip(axes, panels, strict=False):
+        for axis, ((name, site, layer, head), lines) in zip(axes, panels, strict=False):
             matrix = lines.pivot(index="query", columns="key", values="attention")
             words = lines.drop_duplicates("query").sort_values("query")["query_word"]
             sns.heatmap(matrix, ax=axis, cmap="Blues", vmin=0, vmax=1, cbar=False)
@@ -333,7 +333,7 @@ def attention(table: pd.DataFrame, *, title: str) -> Figure:
             axis.set_yticks(ticks, list(words), rotation=0, fontsize="xx-small")
             where = f"L{layer}H{head}" if site == "attn" else f"{site}.L{layer}H{head}"
             axis.set(xlabel="", ylabel="")
-            axis.set_title(f"{feature}  {where}", fontsize="small")
+            axis.set_title(f"{name}  {where}", fontsize="small")
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
         figure.suptitle(

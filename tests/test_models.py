@@ -897,3 +897,23 @@ def test_a_missing_checkpoint_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist") as error:
         custom(str(tmp_path / "none"), **CHOICES)
     one_line(error)
+
+
+def test_random_weights_keep_the_shape_and_nothing_else(model):
+    learned = model("minilm")
+    choices = {"device": "cpu", "dtype": "float32", "prepend_bos": "auto", "truncation": "error"}
+    one, two, other = (
+        bundled("minilm", padding_side="right", random_weights=True, weights_seed=seed, **choices)
+        for seed in (0, 0, 1)
+    )
+    assert one.name == "minilm-random"
+    assert one.record["weights"] == "random, seed 0"
+    assert one.sites == learned.sites
+    assert one.unembed is learned.unembed is None
+    ours, theirs = dict(one.module.named_parameters()), dict(learned.module.named_parameters())
+    assert ours.keys() == theirs.keys()
+    for path, weight in ours.items():
+        assert torch.equal(weight, two.module.get_parameter(path))
+        if weight.ndim > 1:
+            assert not torch.equal(weight, other.module.get_parameter(path))
+            assert weight.std().item() == pytest.approx(0.02, rel=0.05)

@@ -171,7 +171,7 @@ def toy_corpus() -> list[Passage]:
     lines = [
         ["cat mouse chase", "dog bone", "cat mouse x"],
         ["dog bone x", "mouse cheese x cat x"],
-        ["cat dog", "cheese mouse", "dog chase x", "cat"],
+        ["cat dog", "cheese mouse", "dog cat x", "cat"],
         ["bone cheese"],
     ]
     return [
@@ -210,16 +210,17 @@ def test_pmi_is_what_numpy_finds_in_the_table_of_sentences_and_lemmas():
 def test_a_collocation_is_with_the_earlier_content_word_of_the_highest_pmi_above_0():
     corpus = toy_corpus()
     counts = count(corpus)
-    # by hand, of 10 sentences: cat and mouse 3 times (5, 4), cheese and mouse 2 (3, 4), dog and
-    # bone 2 (4, 3); all else once at most
-    assert counts.pmi("cat", "mouse") == pytest.approx(np.log(3 * 10 / (5 * 4)))
+    # by hand, of 10 sentences: cat and mouse are 3 times together (6 and 4 in all), cheese and
+    # mouse twice (3, 4), dog and bone twice (4, 3), cat and dog twice (6, 4), others once at most
+    assert counts.pmi("cat", "mouse") == pytest.approx(np.log(3 * 10 / (6 * 4)))
     assert counts.pmi("cheese", "mouse") == pytest.approx(np.log(2 * 10 / (3 * 4)))
-    rows = ["cat", "x", "mouse", "cheese", "Mouse", "cat", "bone"]
+    assert counts.pmi("cat", "dog") == pytest.approx(np.log(2 * 10 / (6 * 4)))  # below 0
+    rows = ["cat", "dog", "x", "mouse", "cheese", "Mouse", "cat", "bone"]
     one = passage("\n".join(f"0 {w} {'DET' if w == 'x' else 'NOUN'} - root" for w in rows))
     found = asked(one, counts=counts)["collocation"]
     assert found.role == "semantic"
-    # the second mouse: cheese (.51) beats cat (.41); itself does not count; the second cat has two
-    assert pairs(found) == {2: {0}, 3: {2}, 4: {3}, 5: {2, 4}}
+    # the dog has no one; for the second mouse, cheese beats the cat; the second cat has two
+    assert pairs(found) == {3: {0}, 4: {3}, 5: {4}, 6: {3, 5}, 7: {1}}
 
 
 # ------------------------------------------------------------------ pronouns and tokens

@@ -5,14 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from scipy import stats
 from test_against_huggingface import W_O
 from torch.nn.functional import cross_entropy
 from transformers import AddedToken
 
 from interp.errors import InputError
 from interp.models.bundled import bundled
-from interp.models.pretrained import randomise
 from interp.models.text import Encoded, byte_tokenizer, pad, visible
 from interp.models.tiny import tiny
 from interp.patterns.maps import Maps
@@ -61,7 +59,6 @@ def test_a_segment_of_different_tokens_follows_itself_within_the_tokenizer_s_fra
     assert len({text.ids for text, _ in found}) == 80
 
 
-@pytest.mark.xfail(reason="all_special_ids is not all: of SmolLM2's 17 it lists three", strict=True)
 def test_tokens_that_were_added_as_special_are_never_drawn(model):
     tokenizer = byte_tokenizer()
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
@@ -311,33 +308,6 @@ def test_a_text_s_frame_is_what_its_tokenizer_puts_around_it(model, name, bos, b
         assert found[0] + codec.encode_long(text) + found[1] == codec.encode(text)
 
 
-GEMMA = pytest.mark.xfail(reason="Gemma's norms multiply by 1 + weight", strict=True)
-
-
-@pytest.mark.parametrize(
-    "name", ["tiny_gpt2", "tiny_llama", "tiny_t5", pytest.param("tiny_gemma2", marks=GEMMA)]
-)
-def test_random_weights_are_normal_with_biases_0_and_norms_1(name):
-    one, two = (tiny(name, weights_seed=0, padding_side="right", **CHOICES) for _ in "ab")
-    randomise(one.module, 5)
-    randomise(two.module, 5)
-    named = dict(one.module.named_parameters())
-    for path, weight in named.items():
-        assert torch.equal(weight, two.module.get_parameter(path))
-        if weight.ndim == 1 and path.endswith("bias"):
-            assert (weight == 0).all()
-    drawn = torch.cat([weight.detach().ravel() for weight in named.values() if weight.ndim > 1])
-    assert stats.kstest(drawn.numpy(), stats.norm(0, 0.02).cdf).pvalue > 0.01
-    randomise(two.module, 6)
-    matrices = [path for path, weight in named.items() if weight.ndim > 1]
-    assert not any(torch.equal(named[p], two.module.get_parameter(p)) for p in matrices)
-    stream = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
-    stream = stream - stream.mean(-1, keepdim=True)
-    stream = stream / stream.square().mean(-1, keepdim=True).sqrt()
-    norm = one.final_norm or one.module.decoder.final_layer_norm
-    torch.testing.assert_close(norm(stream), stream, atol=1e-4, rtol=0)
-
-
 def test_a_pretrained_model_of_random_weights_says_so_and_attends_evenly(model):
     learned = model("minilm")
     random = bundled("minilm", padding_side="right", random_weights=True, weights_seed=3, **CHOICES)
@@ -373,7 +343,6 @@ def test_the_loss_is_torchs_on_what_the_first_copy_foretells(model, name, side):
         assert task.table["n_tokens"][number] == length - 1
 
 
-@pytest.mark.xfail(reason="places are counted from the end, as if nothing stood there", strict=True)
 def test_a_closing_token_moves_no_question():
     decoder = tiny("tiny_gpt2", weights_seed=0, padding_side="right", **CHOICES)
     closed = with_codec(decoder, tokenizer=byte_tokenizer("end"))

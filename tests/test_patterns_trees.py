@@ -58,6 +58,15 @@ def test_uuas_by_hand():
     assert trees.uuas(drawn, gold) == pytest.approx([1, 1 / 3, 0])
 
 
+def test_the_share_of_attention_along_dependencies_by_hand():
+    gold, back = edges((0, 2), (1, 2), n=3), np.tri(3, k=-1, dtype=bool)
+    attention = np.array([[[0.9, 0.0, 0.0], [0.5, 0.1, 0.0], [0.25, 0.5, 0.1]]])
+    found, even = trees.share(attention, gold, back)  # the first word sees no other
+    assert (found.tolist(), even) == ([(0 + 0.75) / 2], (0 / 1 + 2 / 2) / 2)
+    found, even = trees.share(attention, gold, ~np.eye(3, dtype=bool))
+    assert (found.tolist(), even) == ([(0 + 0 + 0.75) / 3], (1 / 2 + 1 / 2 + 2 / 2) / 3)
+
+
 def test_a_maximum_spanning_tree_by_hand():
     # both ways add up to 0-1: .5, 0-2: .6, 1-2: .7; so 0-1 is left out, strong as 0 → 1 may be
     attention = np.array([[[0.0, 0.5, 0.1], [0.0, 0.0, 0.6], [0.5, 0.1, 0.0]]], dtype=np.float32)
@@ -123,8 +132,12 @@ def test_observations_score_each_sentence_of_a_passage_apart(model, name):
         [n for n, (start, end) in enumerate(places) if word.start <= start < end <= word.end]
         for word in words()
     ]
+    causal = tiny.sites[0].causal
     for feature in ("uuas:max", "uuas:mst"):
-        lines = table[table["feature"] == feature]
+        lines, mass = (
+            table[(table["feature"] == feature) & (table["subset"] == subset)]
+            for subset in ("all", "mass")
+        )
         assert lines["n"].tolist() == [3, 3]
         assert lines["rule random"].tolist() == pytest.approx([2 / 5, 2 / 4])
         assert lines["rule right_branching"].tolist() == pytest.approx([2 / 3, 2 / 3])
@@ -134,6 +147,13 @@ def test_observations_score_each_sentence_of_a_passage_apart(model, name):
                     [[tokens[np.ix_(q, k)].sum(1).mean() for k in pieces] for q in pieces]
                 )
                 np.fill_diagonal(between, 0)
-                between = np.tril(between) if tiny.sites[0].causal else between
+                between = np.tril(between) if causal else between
                 wanted = [share_by_loops(between, part, feature) for part in (FIRST, SECOND)]
                 assert lines[f"L{layer}H{head}"].tolist() == pytest.approx(wanted)
+                along = [0.0, 0.0]
+                for n, (_, upos, other) in enumerate(ROWS):
+                    if other is not None and upos != "PUNCT":
+                        along[n // 5] += between[n, other] + between[other, n]
+                asking = [5 - causal, 4 - causal]  # in a causal model all but the first
+                wanted = [total / size for total, size in zip(along, asking, strict=True)]
+                assert mass[f"L{layer}H{head}"].tolist() == pytest.approx(wanted, abs=1e-5)

@@ -13,7 +13,8 @@ from interp.heads import Head
 from interp.patterns import observe
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-SMALL = ["corpus.n_sentences=40", "n_chunks=6", "n_repeats=10", "model.truncation=right"]
+SMALL = ["n_examples=40", "n_chunks=6", "n_repeats=10", "model.truncation=right"]
+"""(The first 50 sentences are those annotated by hand.)"""
 SCORES = (
     "model corpus site layer head role feature score baseline baseline_name gating n ci_low "
     "ci_high split n_clusters margin margin_low margin_high p_value"
@@ -118,6 +119,13 @@ def test_a_sentence_is_asked_who_what_where_and_when(capsys):
     assert len(list(Path("results").rglob("run.json"))) == 1
 
 
+def test_a_sentence_may_hold_what_means_something_to_hydra():
+    text = 'Yes, "the dog\'s" bone: {a} = $5.'
+    assert run("roles", "model=tiny_bert", *SMALL, f"sentence={text}", "top=1") == 0
+    [table] = map(pd.read_parquet, Path("results").rglob("sentence-*.parquet"))
+    assert set(table["sentence"]) == {text}
+
+
 def test_a_causal_model_is_asked_from_right_to_left():
     assert run("roles", "model=tiny_llama", *SMALL, f"sentence='{SENTENCE}'") == 0
     [table] = map(pd.read_parquet, Path("results").rglob("sentence-*.parquet"))
@@ -134,8 +142,8 @@ def test_a_sentence_without_annotation_is_asked_where_its_words_look():
 
 
 def test_a_decoder_reads_a_bos_unless_told_otherwise():
-    run("roles", "model=tiny_llama", *SMALL)
-    run("roles", "model=tiny_llama", "model.prepend_bos=false", *SMALL)
+    run("roles", "model=tiny_llama", *SMALL, "n_examples=4")
+    run("roles", "model=tiny_llama", "model.prepend_bos=false", *SMALL, "n_examples=4")
     facts = [json.loads(path.read_text()) for path in sorted(Path("results").rglob("run.json"))]
     assert {record["model"]["prepend_bos"] for record in facts} == {True, False}
 

@@ -183,7 +183,9 @@ def pretrained(
             f"model.name={name}: the weights lack {missing[0]} ({len(missing)} missing)"
         )
     if random_weights:
-        randomise(module, weights_seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(weights_seed)
+            module = type(module)(config).to(float_type(dtype))
     record = {"name": name, "revision": getattr(config, "_commit_hash", None)}
     if local:
         record["sha256"] = fingerprint(Path(name))
@@ -199,18 +201,6 @@ def pretrained(
         has_lm_head=not missing,
         record={**record, "weights": f"random, seed {weights_seed}" if random_weights else dtype},
     )
-
-
-def randomise(module: Any, seed: int) -> None:
-    """Draw a model's weights anew: N(0, initializer_range²), biases 0, norms 1."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in module.named_parameters():
-            if weight.ndim > 1:
-                drawn = torch.randn(weight.shape, generator=generator)
-                weight.copy_(drawn * getattr(module.config, "initializer_range", 0.02))
-            else:
-                weight.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
 def fingerprint(folder: Path) -> str:

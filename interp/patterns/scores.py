@@ -6,14 +6,17 @@ differences on the same queries. Intervals and p-values (of the margin being 0) 
 that are reported on. Of the fixed offsets only the one that is best on `select` is kept.
 """
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Shaped
 
 from interp import statistics
-from interp.patterns.observe import KEYS, MASS, POS_WRONG, RULE
+from interp.patterns.observe import MASS, POS_WRONG, RULE
 
+HEAD_NAME = re.compile(r"L(\d+)H(\d+)")
 SPLITS = ("select", "report")
 DESCRIPTION = "description"
 UNNAMED = ("antecedent:", "reach", "rare", "copying")
@@ -40,82 +43,86 @@ def scores(observations: pd.DataFrame, *, model: str, corpus: str, level: float)
         `mass` it is the share of attention that goes to the targets, and the baseline what even
         attention would put there. Without a rule, a line has no baseline and no margin.
     """
-    frames = [
-        frame
-        for (site, role, feature), group in observations.groupby(
-            ["site", "role", "feature"], sort=False
-        )
-        for frame in _feature(group, str(role), str(feature), level)
-        for frame in [frame.assign(site=site)]
-    ]
-    table = pd.concat(frames, ignore_index=True).assign(model=model, corpus=corpus)
+    lines: list[dict[str, np.ndarray]] = []
+    for site, of_site in observations.groupby("site", sort=False):
+        measured = of_site.columns[of_site.notna().any()]
+        heads = [name for name in measured if HEAD_NAME.fullmatch(name)]
+        for (role, feature), group in of_site.groupby(["role", "feature"], sort=False):
+            for line in _feature(group, heads, str(role), str(feature), level):
+                n = len(line["layer"])
+                constant = {"site": site, "role": role, "feature": feature}
+                lines.append(line | {name: np.full(n, value) for name, value in constant.items()})
+    columns = {name: np.concatenate([line[name] for line in lines]) for name in lines[0]}
+    table = pd.DataFrame(columns).assign(model=model, corpus=corpus)
+    table["baseline_name"] = table["baseline_name"].mask(table["baseline_name"] == "")
     order = ["model", "corpus", "site", "layer", "head", "role", "feature", "score", "baseline"]
     order += ["baseline_name", "gating", "n", "ci_low", "ci_high", "split", "n_clusters"]
     return table[[*order, "margin", "margin_low", "margin_high", "p_value"]]
 
 
-def _feature(group: pd.DataFrame, role: str, feature: str, level: float) -> Iterator[pd.DataFrame]:
-    """Score all heads of a site on one feature."""
-    rules = _rules(group[group["subset"] == "all"])
+Lines = dict[str, Shaped[np.ndarray, " line"]]
+"""Columns of a table."""
+
+
+def _feature(
+    group: pd.DataFrame, heads: list[str], role: str, feature: str, level: float
+) -> Iterator[Lines]:
+    """Score all heads of a site on one feature, for each half and subset."""
+    split, subset = group["split"].to_numpy(), group["subset"].to_numpy()
+    rules = _rules(group[subset == "all"])
     decides = role != DESCRIPTION and not feature.startswith(UNNAMED)
-    for split in SPLITS:
-        for subset, names in (("all", rules), (POS_WRONG, ["nearest_pos"]), (MASS, ["uniform"])):
-            part = group[(group["split"] == split) & (group["subset"] == subset)]
+    for half in SPLITS:
+        for name, asked in (("all", rules), (POS_WRONG, ["nearest_pos"]), (MASS, ["uniform"])):
+            part = group[(split == half) & (subset == name)]
             if len(part):
-                lines = _lines(part, names, level)
-                if subset != "all":
-                    lines["baseline_name"] = subset
-                name = lines["baseline_name"].mask(lines["baseline_name"] == "")
-                gates = decides & name.notna() & ~name.isin(COMPANIONS)
-                yield lines.assign(
-                    role=role, feature=feature, baseline_name=name, gating=gates, split=split
-                )
+                called = asked if name == "all" else [name]
+                gates = [decides and rule not in COMPANIONS for rule in called]
+                lines = _lines(part, heads, asked, level)
+                yield lines | {
+                    "baseline_name": np.repeat(np.array(called or [""], object), len(heads)),
+                    "gating": np.repeat(gates or [False], len(heads)),
+                    "split": np.full(len(lines["layer"]), half, object),
+                }
 
 
 def _rules(group: pd.DataFrame) -> list[str]:
     """List the rules of a feature, with one offset: the best on `select`."""
-    said = group[[name for name in group if name.startswith(RULE)]].dropna(axis=1, how="all")
-    names = [name.removeprefix(RULE) for name in said]
-    offsets = [name for name in names if name.startswith("offset:")]
-    chosen = group["split"] == "select"
+    names = [name for name in group if name.startswith(RULE) and group[name].notna().any()]
+    rules = [name.removeprefix(RULE) for name in names]
+    offsets = [name for name in rules if name.startswith("offset:")]
+    others = [name for name in rules if name not in offsets]
+    chosen = group["split"].to_numpy() == "select"
     if not offsets or not chosen.any():
-        return [name for name in names if name not in offsets]
-    n = group.loc[chosen, "n"]
-    rates = said.loc[chosen, [RULE + name for name in offsets]].mul(n, axis=0).sum() / n.sum()
-    best = rates.idxmax().removeprefix(RULE)
-    return [best, *(name for name in names if name not in offsets)]
+        return others
+    said = group[[RULE + name for name in offsets]].to_numpy(dtype=np.float64)[chosen]
+    rates = np.average(said, axis=0, weights=group["n"].to_numpy()[chosen])
+    return [offsets[int(rates.argmax())], *others]
 
 
-def _lines(part: pd.DataFrame, rules: list[str], level: float) -> pd.DataFrame:
+def _lines(part: pd.DataFrame, heads: list[str], rules: list[str], level: float) -> Lines:
     """Score all heads, and take their margins over each rule: one line a rule and head."""
-    heads = part.drop(columns=KEYS).filter(regex=r"^L\d+H\d+$").dropna(axis=1, how="all")
-    values = heads.to_numpy(dtype=np.float64).T
+    values = part[heads].to_numpy(dtype=np.float64).T
     said = part[[RULE + rule for rule in rules]].to_numpy(dtype=np.float64).T
     clusters, weights = part["cluster"].to_numpy(), part["n"].to_numpy(dtype=np.float64)
     rows = [values, *(values - rule for rule in said)]
     found = statistics.cluster_t(np.concatenate(rows), clusters, level=level, weights=weights)
-    p_value = statistics.p_value(found)
-    n_heads, n_rules = len(values), len(rules) or 1
+    n_heads, n_rules = len(heads), len(rules) or 1
     of_score, of_margin = slice(0, n_heads), slice(n_heads, None)
-    nothing = np.full(n_heads, np.nan)
-    address = heads.columns.str.extract(r"L(\d+)H(\d+)").astype(int).to_numpy()
+    address = np.array([re.findall(r"\d+", name) for name in heads], dtype=np.int64)
     margins = {
         "margin": found.mean[of_margin],
         "margin_low": found.low[of_margin],
         "margin_high": found.high[of_margin],
-        "p_value": p_value[of_margin],
+        "p_value": statistics.p_value(found)[of_margin],
         "baseline": np.repeat(np.average(said, axis=1, weights=weights), n_heads),
     }
-    return pd.DataFrame(
-        {
-            "layer": np.tile(address[:, 0], n_rules),
-            "head": np.tile(address[:, 1], n_rules),
-            "score": np.tile(found.mean[of_score], n_rules),
-            "n": int(weights.sum()),
-            "ci_low": np.tile(found.low[of_score], n_rules),
-            "ci_high": np.tile(found.high[of_score], n_rules),
-            "n_clusters": np.tile(found.n_clusters[of_score], n_rules),
-            "baseline_name": np.repeat(np.array(rules or [""], dtype=object), n_heads),
-            **{name: value if rules else nothing for name, value in margins.items()},
-        }
-    )
+    return {
+        "layer": np.tile(address[:, 0], n_rules),
+        "head": np.tile(address[:, 1], n_rules),
+        "score": np.tile(found.mean[of_score], n_rules),
+        "n": np.full(n_heads * n_rules, int(weights.sum())),
+        "ci_low": np.tile(found.low[of_score], n_rules),
+        "ci_high": np.tile(found.high[of_score], n_rules),
+        "n_clusters": np.tile(found.n_clusters[of_score], n_rules),
+        **{name: value if rules else np.full(n_heads, np.nan) for name, value in margins.items()},
+    }

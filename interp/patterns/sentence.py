@@ -5,7 +5,6 @@ that the sentence is about (the verb, the noun, the pronoun); in a causal model 
 is to their left, so the later of the two is asked where it looks.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +41,7 @@ class Pair:
     answers: tuple[int, ...]
 
 
-def pairs(passage: Passage) -> Iterator[Pair]:
+def pairs(passage: Passage) -> list[Pair]:
     """List what an annotated passage asks; without annotation, where each word looks."""
     found = []
     for number, word in enumerate(passage.words):
@@ -56,23 +55,19 @@ def pairs(passage: Passage) -> Iterator[Pair]:
                 answers = tuple(sorted(set.union(*cores)))
                 found.append(Pair(ANTECEDENT, mention.first, answers))
     if not found:
-        found = [
-            Pair(ANYTHING, number, (other,))
-            for number in range(len(passage.words))
-            for other in range(len(passage.words))
-            if other != number
-        ]
-    return iter(sorted(found, key=lambda pair: (pair.word, pair.answers)))
+        n = range(len(passage.words))
+        found = [Pair(ANYTHING, word, (other,)) for word in n for other in n if other != word]
+    return sorted(found, key=lambda pair: (pair.word, pair.answers))
 
 
 def look(model: HeadModel, passage: Passage) -> pd.DataFrame:
     """Say how much every head attends, for each question, from the one word to the other.
 
     Returns:
-        One line a question and head: `question, about, answer` (what is asked, of which word, and
-        the annotated answer), `word, looks_at` (the word that is asked and where it should look),
-        `site, layer, head, attention` (the share on all pieces of `looks_at`; Clark et al. 2019)
-        and `most` (whether no other word gets more).
+        One line a question and head: `number, question, about, answer` (what is asked, of which
+        word, and the annotated answer), `word, looks_at` (the word that is asked and where it
+        should look), `site, layer, head, attention` (the share on all pieces of `looks_at`; Clark
+        et al. 2019) and `most` (whether no other word gets more).
     """
     batch = _batch(model, passage)
     with torch.inference_mode():
@@ -86,7 +81,7 @@ def look(model: HeadModel, passage: Passage) -> pd.DataFrame:
         for layer in range(site.n_layers):
             attention = words.between_words(patterns[site.name, layer].float(), owners, owners)
             best = words.most_attended(attention, allowed)[0]
-            for pair in pairs(passage):
+            for number, pair in enumerate(pairs(passage)):
                 last = max(pair.answers)
                 turned = site.causal and last > pair.word
                 word, answers = (last, (pair.word,)) if turned else (pair.word, pair.answers)
@@ -94,6 +89,7 @@ def look(model: HeadModel, passage: Passage) -> pd.DataFrame:
                 for head in range(site.n_heads):
                     lines.append(
                         {
+                            "number": number,
                             "question": pair.question,
                             "about": passage.words[pair.word].form,
                             "answer": _phrase(passage, pair.answers),
@@ -122,7 +118,8 @@ def between(model: HeadModel, passage: Passage, site: str, layer: int, head: int
     """Lay out one head's attention between the words of a passage, for a figure.
 
     Returns:
-        One line a pair of words: `query, key` (their numbers), `query_word, key_word, attention`.
+        One line a pair of words: `site, layer, head, query, key` (numbers of words), `query_word,
+        key_word, attention`.
     """
     batch = _batch(model, passage)
     with torch.inference_mode():
@@ -132,5 +129,7 @@ def between(model: HeadModel, passage: Passage, site: str, layer: int, head: int
     forms = [word.form for word in passage.words]
     query, key = np.indices(attention.shape).reshape(2, -1)
     return pd.DataFrame({"query": query, "key": key, "attention": attention.ravel()}).assign(
-        query_word=[forms[n] for n in query], key_word=[forms[n] for n in key]
+        **{"site": site, "layer": layer, "head": head},
+        query_word=[forms[n] for n in query],
+        key_word=[forms[n] for n in key],
     )

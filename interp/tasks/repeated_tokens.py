@@ -26,7 +26,9 @@ def repeated(model: HeadModel, n: int, seed: int) -> list[tuple[Encoded, int]]:
     """
     rng = np.random.default_rng(seed)
     tokenizer = model.codec.tokenizer
-    vocabulary = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
+    added = tokenizer.added_tokens_decoder.items()  # (all_special_ids lists named ones alone)
+    special = {*tokenizer.all_special_ids, *(n for n, token in added if token.special)}
+    vocabulary = np.setdiff1d(np.arange(tokenizer.vocab_size), list(special))
     before, after = model.codec.frame()
     longest = min(LONGEST, len(vocabulary))
     if model.codec.n_ctx is not None:
@@ -52,10 +54,10 @@ def task(model: HeadModel, *, n: int, seed: int) -> Task:
         raise InputError(
             f"task=repeated_tokens needs a causal language model; {model.name} is none"
         )
-    found = repeated(model, n, seed)
+    found, n_before = repeated(model, n, seed), len(model.codec.frame()[0])
     items = []
     for text, length in found:
-        known = [len(text) - length + place for place in range(1, length)]
+        known = [n_before + length + place for place in range(1, length)]
         ids = tuple((text.ids[place],) for place in known)
         items.append((Item(text, read=tuple(place - 1 for place in known), ids=ids),))
     return Task(
