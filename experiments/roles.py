@@ -18,6 +18,7 @@ measured there before is not measured again.
 
 import hashlib
 import resource
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -100,7 +101,9 @@ def measure(cfg: DictConfig, run: Run) -> None:
         {
             "model_name": model.name,
             "model": model.record | {"prepend_bos": model.codec.prepend_bos},
+            "kind": model.kind,
             "corpus": corpus.name,
+            "has_few_clusters": observe.has_few_clusters(corpus),
             "documents": corpus.documents,
             "skipped": corpus.skipped,
             "n_passages": len(passages),
@@ -144,6 +147,7 @@ def measure(cfg: DictConfig, run: Run) -> None:
 def _finish(cfg: DictConfig, run: Run, model: HeadModel, passages: list[Passage]) -> None:
     """Score, classify, and keep the attention that is drawn."""
     observations = run.rows()
+    print(f"scoring {len(observations)} observations", file=sys.stderr)
     table = scores(observations, model=model.name, corpus=run.record["corpus"], level=cfg.level)
     found = classify.roles(table, thresholds(cfg))
     run.write("observations", observations)
@@ -205,6 +209,11 @@ def report(run: Run, cfg: DictConfig) -> None:
     )
     if record["unaligned_words"]:
         print(f"{record['unaligned_words']} words have no token of their own and were not asked")
+    if record["has_few_clusters"]:
+        print(
+            f"fewer than {observe.FEW} documents: the halves and the intervals are over passages, "
+            f"as if those of one document were independent"
+        )
     if record["skipped"]:
         print(f"{len(record['skipped'])} left out (run.json, `skipped`): {record['skipped'][0]}")
     for role, lines in found.groupby("role", sort=False):
@@ -233,11 +242,27 @@ def report(run: Run, cfg: DictConfig) -> None:
         repeated = shown.duplicated("feature")
         shown.loc[repeated, ["feature", "heads"]] = ""
         print(shown.to_string(index=False))
+    unjudged = too_little(table, cfg.thresholds)
+    if unjudged:
+        more = f" and {len(unjudged) - 6} more" if len(unjudged) > 6 else ""
+        print(
+            f"\ntoo little text to judge (a half needs {cfg.thresholds.min_n} queries and "
+            f"{cfg.thresholds.min_clusters} clusters): {', '.join(unjudged[:6])}{more}"
+        )
     print(f"\n{described(table, cfg.thresholds.uniform)}")
     print(
         f"{run.folder}: scores, roles, observations, passages, attention.parquet, "
         f"{', '.join(figures)}, run.json"
     )
+
+
+def too_little(table: pd.DataFrame, limits: DictConfig) -> list[str]:
+    """List the features that no head can be named after, for want of queries or clusters."""
+    lines = table[table["gating"]]
+    enough = (lines["n"] >= limits.min_n) & (lines["n_clusters"] >= limits.min_clusters)
+    halves = lines.assign(enough=enough).groupby(["feature", "split"])["enough"].any().unstack()
+    judged = halves.reindex(columns=["select", "report"]).fillna(value=False).all(axis=1)
+    return sorted(judged.index[~judged.astype(bool)])
 
 
 def described(table: pd.DataFrame, uniform: float) -> str:
@@ -291,6 +316,11 @@ def ask(cfg: DictConfig, run: Run) -> None:
     )
     best = best.groupby("place").head(cfg.top)
     print(f"\n{passage.text}")
+    if (table["question"] == sentence.ANYTHING).all():
+        print(
+            "not annotated, so every word is asked where it looks "
+            "(corpus=text corpus.path=FILE has it parsed by spaCy)"
+        )
     shown = best.assign(head=names(best), attention=best["attention"].map("{:.2f}".format))
     columns = ["about", "question", "answer", "word", "looks_at", "head", "attention", "roles"]
     print(shown[columns].to_string(index=False))
@@ -314,6 +344,11 @@ def ablate(cfg: DictConfig, run: Run, choice: str) -> None:
         run: The finished run.
         choice: The model's group in conf/.
     """
+    if run.record["kind"] != "decoder":
+        raise InputError(
+            f"ablate=true needs a decoder, for its tasks ask what comes next; "
+            f"{run.record['model_name']} is an {run.record['kind'].replace('_', '-')}"
+        )
     found, table = run.read("roles"), run.read("scores")
     frames = []
     for feature, task in MATCHING.items():
@@ -454,9 +489,11 @@ def main(cfg: DictConfig, folder: Path) -> None:
         if (path := OmegaConf.select(cfg, key)) and Path(path).exists()
     }
     run = Run(folder, identity(cfg), files)
-    if not run.is_done:
+    was_done = run.is_done
+    if not was_done:
         measure(cfg, run)
-    report(run, cfg)
+    if not (was_done and (cfg.sentence is not None or cfg.ablate)):
+        report(run, cfg)
     if cfg.sentence is not None:
         ask(cfg, run)
     if cfg.ablate:

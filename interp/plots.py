@@ -243,7 +243,7 @@ RULES = {
     "first_word": ("first word", "|"),
     "nearest_pos": ("nearest of that part of speech", "x"),
     "nearest_content": ("nearest content word", "s"),
-    "nearest_noun": ("nearest noun", "s"),
+    "nearest_noun": ("nearest noun", "^"),
     "first_noun": ("first noun", "D"),
     "subject": ("subject", "P"),
 }

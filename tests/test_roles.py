@@ -141,6 +141,17 @@ def test_a_sentence_without_annotation_is_asked_where_its_words_look():
     assert set(table["word"]) == {"Zebras", "doze", "."}
 
 
+def test_says_what_it_cannot_judge_and_what_its_halves_are(capsys):
+    write("my.txt", "The cats sleep. Dogs bark at them. Nobody minds the noise.\n")
+    text = ["corpus=text", "corpus.path=my.txt", "corpus.pipeline=null"]
+    assert run("roles", "model=tiny_bert", *text, "n_chunks=6", "n_repeats=10") == 0
+    out = capsys.readouterr().out
+    assert "fewer than 10 documents: the halves and the intervals are over passages" in out
+    assert "too little text to judge (a half needs 20 queries and 5 clusters): offset:+1" in out
+    assert run("roles", "model=tiny_bert", *text, "n_chunks=6", "n_repeats=10", "ablate=true") == 2
+    assert "ablate=true needs a decoder" in capsys.readouterr().err
+
+
 def test_a_decoder_reads_a_bos_unless_told_otherwise():
     run("roles", "model=tiny_llama", *SMALL, "n_examples=4")
     run("roles", "model=tiny_llama", "model.prepend_bos=false", *SMALL, "n_examples=4")

@@ -88,7 +88,7 @@ def examples(
     """
     passages = corpus.passages
     clusters = [passage.cluster for passage in passages]
-    if len(set(clusters)) < FEW:
+    if has_few_clusters(corpus):
         clusters = [str(number) for number in range(len(passages))]
     splits = split(clusters, seed)
     found = []
@@ -110,6 +110,11 @@ def examples(
             Example("repeats", number, f"repeat {number}", side, text, target, period=period)
         )
     return found
+
+
+def has_few_clusters(corpus: Corpus) -> bool:
+    """Say whether passages have to count as independent, for want of documents."""
+    return len({passage.cluster for passage in corpus.passages}) < FEW
 
 
 def split(clusters: Sequence[str], seed: int) -> dict[str, str]:
