@@ -17,11 +17,8 @@ measured there before is not measured again.
 """
 
 import hashlib
-import resource
 import sys
-import time
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,19 +30,19 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from experiments import ablation
+from experiments import ablation, inputs
 from experiments.command import build, command, identity
+from experiments.inputs import loaded, read
 from interp import plots, statistics
 from interp.corpora import reading
 from interp.corpora import text as text_
-from interp.corpora.corpus import Corpus, Passage
+from interp.corpora.corpus import Passage
 from interp.errors import InputError
 from interp.heads import Head
 from interp.models.head_model import HeadModel
-from interp.models.text import bos_id
 from interp.patterns import classify, observe, sentence
 from interp.patterns.scores import scores
-from interp.runs import Run, file_hash
+from interp.runs import Run
 
 MOST_PANELS = 16
 """Heads in a figure of attention."""
@@ -64,31 +61,8 @@ EXCLUDED = 0.3
 PLACE = ["site", "layer", "head"]
 
 
-def loaded(cfg: DictConfig) -> HeadModel:
-    """Load the model; a decoder reads a BOS first unless the user says otherwise.
-
-    The first token draws attention that means nothing; it should not be the text's first word.
-    """
-    model: HeadModel = build(cfg.model)
-    codec = model.codec
-    if cfg.model.prepend_bos == "auto" and model.kind == "decoder" and bos_id(codec.tokenizer):
-        model.codec = replace(codec, prepend_bos=True)
-    return model
-
-
-def read(cfg: DictConfig) -> Corpus:
-    """Read the corpus, up to `n_examples` passages."""
-    corpus: Corpus = build(cfg.corpus)
-    if cfg.n_examples is None:
-        return corpus
-    if cfg.n_examples < 1:
-        raise InputError(f"n_examples={cfg.n_examples}: at least 1, or null for all")
-    return replace(corpus, passages=corpus.passages[: cfg.n_examples])
-
-
 def measure(cfg: DictConfig, run: Run) -> None:
     """Look at all heads, and turn what was seen into tables."""
-    started = time.time()
     model, corpus = loaded(cfg), read(cfg)
     shown = observe.examples(
         model, corpus, n_chunks=cfg.n_chunks, n_repeats=cfg.n_repeats, seed=cfg.seed
@@ -132,13 +106,7 @@ def measure(cfg: DictConfig, run: Run) -> None:
                     run.write_part(part, observe.observe(model, [shown[n] for n in group], what))
                 parts.append(part)
                 bar.update(len(group))
-        run.end_shard(
-            parts,
-            {
-                "seconds": round(time.time() - started, 1),
-                "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-            },
-        )
+        run.end_shard(parts)
     with run.finishing() as is_left:
         if is_left:
             _finish(cfg, run, model, [e.passage for e in passages if e.passage is not None])
@@ -154,7 +122,7 @@ def _finish(cfg: DictConfig, run: Run, model: HeadModel, passages: list[Passage]
     run.write("scores", table)
     run.write("roles", found)
     run.write("attention", drawn(model, found, passages))
-    run.finish(run.shards()[0] | {"parts": None})
+    run.finish()
 
 
 def thresholds(cfg: DictConfig) -> classify.Thresholds:
@@ -185,7 +153,7 @@ def draw(run: Run) -> list[str]:
     min_n = record["config"]["thresholds"]["min_n"]
     figures = {
         "roles": partial(plots.role_map, table, found, title=title),
-        "features": partial(plots.beside_rules, table, min_n=min_n, title=title),
+        "features": partial(plots.beside_rules, table, found, min_n=min_n, title=title),
     }
     if "attention" in attention:
         figures["attention"] = partial(plots.attention, attention, title=title)
@@ -483,12 +451,7 @@ def damage_of(
 @command("roles")
 def main(cfg: DictConfig, folder: Path) -> None:
     """Measure unless that was done before, report, and answer what else was asked."""
-    files = {
-        key: file_hash(Path(path))
-        for key in ("corpus.path", "model.path", "model.name")
-        if (path := OmegaConf.select(cfg, key)) and Path(path).exists()
-    }
-    run = Run(folder, identity(cfg), files)
+    run = Run(folder, identity(cfg), inputs.hashes(cfg))
     was_done = run.is_done
     if not was_done:
         measure(cfg, run)

@@ -13,7 +13,6 @@ is implied by what it was planted for (one that rests on the first token is a si
 that is neither right nor wrong.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,8 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from experiments.command import command, identity
-from experiments.roles import PLACE, loaded, read, thresholds
+from experiments.inputs import loaded, read
+from experiments.roles import PLACE, thresholds
 from interp.corpora.corpus import Corpus
 from interp.errors import InputError
 from interp.heads import Head, all_heads
@@ -171,7 +171,6 @@ def main(cfg: DictConfig, folder: Path) -> None:
 
 def measure(cfg: DictConfig, run: Run) -> None:
     """Build, look and compare, model by model."""
-    started = time.time()
     run.start({"corpus": "planted", "model_name": "planted"}, {})
     n_models = len(cfg.variants) * cfg.n_seeds + len(cfg.random)
     with run.working():
@@ -186,12 +185,12 @@ def measure(cfg: DictConfig, run: Run) -> None:
                     run.write_part(part, lines.assign(variant=variant, seed=seed))
                 parts.append(part)
                 bar.update()
-        run.end_shard(parts, {"seconds": round(time.time() - started, 1)})
+        run.end_shard(parts)
     with run.finishing() as is_left:
         if is_left:
             order = ["variant", "seed", "role", "feature", *PLACE, "truth", "found"]
             run.write("validation", run.rows()[order])
-            run.finish({"n_models": n_models})
+            run.finish(n_models=n_models)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,16 @@ def test_a_query_that_attends_to_no_text_looks_nowhere():
     assert maps.offsets()["offset:0"].value.item() == 0
 
 
+def test_where_no_attention_goes_to_text_there_is_no_distance():
+    # BOS a b; the first head gives text nothing, the second only from b
+    rests, once = [[1, 0, 0]] * 3, [[1, 0, 0], [1, 0, 0], [0.6, 0.3, 0.1]]
+    maps = drawn([rests, once], [1, 0, 0], causal=True)
+    found = maps.spread(torch.zeros(1, 3, dtype=torch.bool))["distance"]
+    assert found.value[0, 0].isnan()
+    assert found.value[0, 1].item() == pytest.approx(0.75)
+    assert found.uniform.item() == pytest.approx((0 + 1 / 2) / 2)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_even_attention_scores_what_the_law_says(causal):
     special = [1, 0, 0, 1, 0, 0, 0]

@@ -8,11 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from interp.corpora.builtin import builtin
 from interp.corpora.corpus import Corpus, Mention, Passage, Word
 from interp.errors import InputError
+from interp.models.custom import from_transformer
+from interp.models.text import byte_tokenizer
 from interp.patterns import observe, sentence
+from interp.transformer import Transformer, TransformerConfig
 
 RELATIONS = ["nsubj", "obj", "det", "amod", "advmod"]
 
@@ -188,21 +192,167 @@ def test_punctuation_is_what_holds_neither_a_letter_nor_a_digit(model):
         assert [reach[f"L{layer}H{head}"] for head in range(4)] == pytest.approx(mean, abs=1e-5)
 
 
-def test_chunks_are_running_text_in_the_tokenizer_s_frame(model, corpus):
-    one = loaded(model, "tiny_bert")
-    chunks = [e for e in examples(one, corpus) if e.source == "chunks"]
-    assert [len(chunk.text) for chunk in chunks] == [64] * 2
+def documents(n_passages, text="{name} says {n:02d}") -> Corpus:
+    """Make 12 documents of so many passages, which say where they stand."""
+    return Corpus(
+        "mine",
+        tuple(
+            Passage(text.format(name=name, n=n), (), name, name)
+            for name in "ABCDEFGHIJKL"
+            for n in range(n_passages)
+        ),
+        {},
+    )
+
+
+def chunks_of(model, corpus, n) -> list[tuple[observe.Example, str]]:
+    """Cut chunks, and read their text."""
+    shown = observe.examples(model, corpus, n_chunks=n, n_repeats=0, seed=0)
+    chunks = [example for example in shown if example.source == "chunks"]
+    halves = {example.cluster: example.split for example in shown if example.source == "text"}
+    assert [chunk.number for chunk in chunks] == [*range(len(chunks))]
+    assert all(chunk.split == halves[chunk.cluster] for chunk in chunks)
+    return [(chunk, model.codec.tokenizer.decode(chunk.text.ids[1:-1])) for chunk in chunks]
+
+
+def test_chunks_are_running_text_of_one_document_in_the_tokenizer_s_frame(model):
+    one, long = loaded(model, "tiny_bert"), documents(20)
+    found = chunks_of(one, long, 20)
     before, after = one.codec.frame()
-    body = "\n".join(passage.text for passage in corpus.passages)
-    read = [token for chunk in chunks for token in chunk.text.ids[1:-1]]
-    assert [(chunk.text.ids[:1], chunk.text.ids[-1:]) for chunk in chunks] == [
-        (before.ids, after.ids)
-    ] * 2
-    assert one.codec.tokenizer.decode(read) == body[: 2 * 62]
+    for chunk, _ in found:
+        assert (chunk.text[:1], chunk.text[-1:], len(chunk.text)) == (before, after, 64)
+    halves = pd.Series([chunk.split for chunk, _ in found])
+    assert halves.value_counts().to_dict() == {"select": 10, "report": 10}
+    for name in "ABCDEFGHIJKL":  # 6 in each half: a chunk of each, then a second of the first 4
+        text = "\n".join(f"{name} says {n:02d}" for n in range(20))
+        read = [said for chunk, said in found if chunk.cluster == name]
+        assert len(read) in (1, 2)
+        assert "".join(read) == text[: 62 * len(read)]
     narrow = copy(one)
     narrow.codec = replace(one.codec, n_ctx=48, truncation="right")
-    short = observe.examples(narrow, corpus, n_chunks=2, n_repeats=1, seed=0)
-    assert [len(e.text) for e in short if e.source == "chunks"] == [48] * 2
+    assert [len(chunk.text) for chunk, _ in chunks_of(narrow, long, 3)] == [48] * 3
+
+
+def test_documents_too_short_for_a_chunk_are_joined_with_others_of_their_half(model):
+    one = loaded(model, "tiny_bert")
+    short = documents(3)  # of 29 letters
+    found = chunks_of(one, short, 20)
+    assert len(found) == 4  # three of the six documents of a half make one
+    for chunk, text in found:
+        half = observe.split("ABCDEFGHIJKL", seed=0)
+        names = [name for name in "ABCDEFGHIJKL" if half[name] == chunk.split]
+        [joined] = [some for some in (names[:3], names[3:]) if chunk.cluster in some]
+        assert text == "\n".join(f"{name} says {n:02d}" for name in joined for n in range(3))[:62]
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz \n"
+
+
+class TwoVocabularies:
+    """Reads bytes; what it is to write are letters, numbered by themselves."""
+
+    def __init__(self) -> None:
+        letters = {letter: 3 + n for n, letter in enumerate(LETTERS)}
+        known = models.WordLevel({"?": 0} | letters, unk_token="?")
+        self.bytes, self.letters = byte_tokenizer("both"), Tokenizer(known)
+        self.letters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["bytes"], name)
+
+    def __call__(self, text=None, text_target=None, **choices):
+        if text is not None:
+            return self.bytes(text, **choices)
+        found = self.letters.encode(text_target)
+        none = [0] * len(found)
+        return dict(input_ids=found.ids, offset_mapping=found.offsets, special_tokens_mask=none)
+
+    def read(self, ids) -> str:
+        return "".join(map(self.letters.id_to_token, ids))
+
+
+def test_a_decoder_with_a_smaller_vocabulary_reads_its_own_tokens(model, corpus):
+    """31 tokens, where the encoder has 260."""
+    config = TransformerConfig(
+        *("encoder_decoder", 260),
+        **dict(d_model=32, n_layers=1, n_heads=2, n_ctx=128, d_vocab_target=31),
+    )
+    tokenizer = TwoVocabularies()
+    one = from_transformer(Transformer(config), tokenizer, name="two", padding_side="right")
+    shown = examples(one, corpus)
+    assert {example.source for example in shown} == {"text", "chunks", "repeats"}
+    assert all(max(example.target.ids) < 31 for example in shown)
+    for chunk in (example for example in shown if example.source == "chunks"):
+        assert len(chunk.target) == 64
+        said = tokenizer.decode(chunk.text.ids[1:-1])
+        known = "".join(letter if letter in LETTERS else "?" for letter in said)
+        assert tokenizer.read(chunk.target.ids[1:])[:62] == known
+    table = seen(one, corpus, [[example] for example in shown]).reset_index()
+    features = table[table["site"] == "decoder_self_attn"].groupby("source")["feature"].agg(set)
+    assert features["chunks"] == {"first_token"}
+    assert features["repeats"] == {"induction", "duplicate"}
+    assert "det:head->dep" in features["text"]
+
+
+def even(model):
+    """Let all heads of a model attend alike to all that they see."""
+
+    def patterns(batch, sites):
+        seen = {
+            (site.name, layer): model.visible(batch, site, layer)[:, None].float()
+            for site in map(model.site.__getitem__, sites)
+            for layer in range(site.n_layers)
+        }
+        return {
+            place: (keys / keys.sum(-1, keepdim=True)).nan_to_num().expand(-1, 4, -1, -1)
+            for place, keys in seen.items()
+        }
+
+    other = copy(model)
+    other.patterns = patterns
+    return other
+
+
+@pytest.mark.parametrize("name", ["tiny_llama left", "tiny_bert", "tiny_gemma2", "tiny_bart"])
+def test_even_attention_scores_its_law(model, corpus, name):
+    """Words of several tokens, special ones, sliding windows and all."""
+    one = even(loaded(model, name))
+    shown = examples(one, corpus)
+    groups = [[shown[n] for n in group] for group in observe.batches(shown)]
+    table = seen(one, corpus, groups).reset_index()
+    values = table.filter(regex=r"^L\dH\d$").to_numpy(float)
+    assert values.shape[1] == 12
+    is_mass, is_offset = table["subset"] == "mass", table["feature"].str.contains("offset:")
+    shares = "special|punctuation|distance|entropy|first_token|induction|duplicate"
+    has_law = is_mass | (table["feature"].str.fullmatch(shares) & ~is_offset)
+    laws = table["rule uniform"].to_numpy()[has_law, None].repeat(12, axis=1)
+    measured = ~np.isnan(values[has_law])
+    np.testing.assert_allclose(values[has_law][measured], laws[measured], atol=2e-6)
+    assert (table.loc[is_mass, "rule uniform"] > 0).mean() > 0.9
+    masses = set(table.loc[is_mass, "feature"])
+    assert masses >= {"det:head->dep", "rare", "uuas:max", "uuas:mst", "offset:-1"}
+    flat = values[table["feature"] == "uniform"]
+    np.testing.assert_allclose(flat[~np.isnan(flat)], 1, atol=1e-5)
+
+
+def test_layers_of_different_windows_have_lines_of_their_own(model, corpus):
+    one = loaded(model, "tiny_gemma2")
+    [site] = one.sites
+    assert [one.window(site, layer) for layer in range(3)] == [4, None, 4]
+    shown = [e for e in examples(one, corpus) if e.source == "text"][:1]
+    batch = one.batch([shown[0].text])
+    table = observe.observe(one, shown, observe.watch(corpus, RELATIONS))
+    lines = table[table["feature"] == "entropy"].reset_index()
+    sizes = np.arange(2, len(shown[0].text) + 1)  # what is seen by all but BOS, which is not asked
+    assert lines["n"].tolist() == [len(sizes)] * 2
+    assert lines["rule uniform"].tolist() == pytest.approx(
+        [np.log(np.minimum(sizes, 4)).mean(), np.log(sizes).mean()], rel=1e-5
+    )
+    for layer, pattern in enumerate(one.patterns(batch, ["attn"]).values()):
+        entropy = torch.special.entr(pattern[0, :, 1:]).sum(-1).mean(-1).detach()
+        own = lines[[f"L{layer}H{head}" for head in range(4)]].to_numpy()
+        assert np.isnan(own).all(axis=1).tolist() == [layer == 1, layer != 1]
+        np.testing.assert_allclose(own[int(layer == 1)], entropy, atol=1e-5)
 
 
 def test_words_without_a_token_are_counted_and_not_asked(model):
@@ -336,6 +486,11 @@ def test_without_annotation_a_sentence_is_asked_where_each_word_looks(model):
     assert len(found) == 7 * 6 * 12
     # of each word and head one other is looked at most
     assert (found.groupby(["layer", "head", "word"])["most"].sum() == 1).all()
+    # in a causal model each pair is there once, from the later to the earlier word
+    back = sentence.look(loaded(model, "tiny_llama"), bare)
+    assert not back.duplicated(["word", "looks_at", "layer", "head"]).any()
+    assert len(back) == 7 * 6 / 2 * 12
+    assert (back.groupby(["layer", "head", "word"])["most"].sum() == 1).all()
 
 
 def test_one_head_s_attention_is_laid_out_for_a_figure(model):

@@ -54,6 +54,7 @@ NAMES = """
 0 cones    NOUN  7 obj
 0 in       ADP   12 case
 0 Rome     PROPN 7 obl
+0 up       ADP   7 compound:prt
 """
 NOTHING = count([])
 
@@ -134,6 +135,8 @@ def test_subtypes_belong_to_the_general_relation_unless_they_are_listed():
     ]
     assert relation("obl:tmod", ["obl"]) == "obl"
     assert relation("obl", ["obl:unmarked"]) is None
+    for label in ("obl:tmod", "obl:npmod", "obl:unmarked"):  # by whichever of its names
+        assert relation(label, ["obl:tmod", "obl"]) == "obl:tmod"
     found = asked(passage(GIFT), relations=["obl", "obl:unmarked"])
     assert pairs(found["obl:unmarked:dep->head"]) == {9: {3}}
     assert "obl:dep->head" not in found
@@ -296,6 +299,9 @@ def test_a_mention_s_core_is_its_head_with_further_names_and_conjuncts():
         (8, 8): {8},
     }
     assert {span: core(words, Mention("x", *span)) for span in spans} == spans
+    finer = {"flat": "flat:name", "conj": "conj:and"}
+    parted = [replace(word, deprel=finer.get(word.deprel, word.deprel)) for word in words]
+    assert {span: core(parted, Mention("x", *span)) for span in spans} == spans
     assert core(words, Mention("x", 2, 10)) == {10}  # the root's head is nowhere
     bare = [replace(word, head=None, deprel=None) for word in words]
     assert core(bare, Mention("x", 0, 6)) == {2, 3, 6}  # without a tree, the nouns

@@ -69,6 +69,14 @@ def test_tokens_that_were_added_as_special_are_never_drawn(model):
     assert not any(added & set(text.ids) for text, _ in drawn)
 
 
+def test_all_stacks_can_read_the_tokens_that_are_drawn(model):
+    one = copy(model("tiny_bart"))
+    one.unembed = torch.nn.Linear(32, 60)
+    drawn = {token for text, _ in repeated(one, 40, seed=0) for token in text.ids}
+    assert drawn <= {*range(60)}
+    assert len(drawn) > 50
+
+
 def test_segments_fit_the_context_or_are_refused(model):
     one = with_codec(model("tiny_bert"), n_ctx=24)
     found = repeated(one, 30, seed=0)
@@ -168,7 +176,7 @@ def test_copying_by_a_loop_over_positions_with_the_weights_themselves(model, nam
     text = batch.text
     seen = visible(text, text, causal=True, window=None)
     maps = Maps(torch.cat(patterns, dim=1), text, text, seen)
-    measured = copying(one, batch, maps, [length for _, length in found], z)
+    measured = copying(one, batch, maps, range(3), [length for _, length in found], z)
     assert measured.n.tolist() == [length for _, length in found]
     for row, (encoded, length) in enumerate(found):
         segment = torch.tensor(encoded.ids[1 : 1 + length])
@@ -188,6 +196,23 @@ def test_copying_by_a_loop_over_positions_with_the_weights_themselves(model, nam
                     shares.append((raised[attended] / total).item() if total > 0 else 0.0)
                 value = measured.value[row, 4 * layer + head].item()
                 assert value == pytest.approx(sum(shares) / length, abs=1e-4)
+
+
+def test_copying_of_some_layers_is_that_of_all_at_their_places(model):
+    one = with_codec(model("tiny_llama"), prepend_bos=True)
+    found = repeated(one, 2, seed=3)
+    batch, lengths = one.batch([text for text, _ in found]), [length for _, length in found]
+    with one.watching_z() as z:
+        one.visit(batch)
+    patterns = [*one.patterns(batch, ["attn"]).values()]
+    seen = visible(batch.text, batch.text, causal=True, window=None)
+
+    def measured(layers):
+        pattern = torch.cat([patterns[layer] for layer in layers], dim=1)
+        maps = Maps(pattern, batch.text, batch.text, seen)
+        return copying(one, batch, maps, layers, lengths, z).value
+
+    torch.testing.assert_close(measured([0, 2]), measured(range(3))[:, [*range(4), *range(8, 12)]])
 
 
 def everything_written(model, batch, hooked, place) -> dict:

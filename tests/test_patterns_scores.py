@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from interp import statistics
+from interp import plots, statistics
 from interp.patterns.classify import Thresholds, roles
 from interp.patterns.observe import KEYS
 from interp.patterns.scores import scores
@@ -215,6 +215,33 @@ def test_what_nearest_pos_gets_wrong_and_shares_of_attention_have_lines_of_their
     assert table.index[table["gating"]].tolist() == ["first_word", "mass"]
 
 
+def test_a_rule_that_some_passages_lack_is_compared_on_the_others():
+    """`subject` says nothing where there is no tree."""
+    lines = [
+        line("a", "report", 2, 1.0, first_word=0.5, subject=0.25),
+        line("b", "report", 4, 0.5, first_word=0.0, subject=1.0),
+        line("c", "report", 4, 0.0, first_word=0.5),
+    ]
+    table = scored(seen("antecedent", lines, role="pronoun")).set_index("baseline_name")
+    assert (table["score"] == 0.4).all()
+    assert (table["n"] == 10).all()
+    assert table["baseline"].to_dict() == pytest.approx({"first_word": 0.3, "subject": 4.5 / 6})
+    margins = {"first_word": 0.1, "subject": (2 * 0.75 - 4 * 0.5) / 6}
+    assert table["margin"].to_dict() == pytest.approx(margins)
+
+
+def test_layers_that_were_measured_apart_are_scored_apart():
+    """As are those of different windows: each line has one layer's heads, and laws of its own."""
+    near = [line(c, "report", n, 0.5, 0.25, uniform=0.5) for c, n in (("a", 1), ("b", 3))]
+    far = [line(c, "report", n, 0.0, 0.0, 0.75, 0.5, uniform=0.25) for c, n in (("a", 2), ("b", 3))]
+    far = [{k: v for k, v in one.items() if not k.startswith("L0")} for one in far]
+    both = scored(seen("entropy", near + far, role="description"))
+    apart = [scored(seen("entropy", lines, role="description")) for lines in (near, far)]
+    pd.testing.assert_frame_equal(both, pd.concat(apart, ignore_index=True))
+    assert both["n"].tolist() == [4, 4, 5, 5]
+    assert both["baseline"].tolist() == [0.5, 0.5, 0.25, 0.25]
+
+
 def test_sites_may_have_different_numbers_of_heads():
     lines = [line(side, side, 1, 0.5, 0.25, uniform=0.1) for side in ("select", "report")]
     few = [{k: v for k, v in one.items() if k != "L0H1"} for one in lines]
@@ -232,6 +259,7 @@ def test_sites_may_have_different_numbers_of_heads():
 LIMITS = Thresholds(
     score={"offset": 0.9, "induction": 0.3},
     margin={"syntactic": 0.1},
+    mass=1.5,
     min_n=20,
     min_clusters=5,
     fdr=0.05,
@@ -257,7 +285,8 @@ def table_of(*changes, feature="obj:dep->head", role="syntactic", head=0) -> pd.
     rows = []
     for split, rule in product(["select", "report"], RULES):
         row = GOOD | {"split": split, "baseline_name": rule, "gating": rule != "nearest_pos"}
-        row |= {"margin": 0.05, "margin_low": 0.01} if rule == "mass" else {}
+        if rule == "mass":
+            row |= {"score": 0.3, "baseline": 0.2, "margin": 0.1, "margin_low": 0.01}
         for at, who, column, value in changes:
             if at in (split, "both") and who in (rule, "all"):
                 row[column] = value
@@ -304,6 +333,8 @@ def test_a_head_with_a_role_by_hand():
         ("report", "first_word", "margin", 0.09),
         ("report", "offset:-1", "margin_low", -0.01),
         ("report", "mass", "margin_low", -0.01),
+        ("report", "mass", "score", 0.272),
+        ("select", "mass", "score", 0.272),
         ("select", "first_word", "n", 19),
         ("report", "all", "n", 19),
         ("select", "all", "n_clusters", 4),
@@ -326,8 +357,9 @@ def test_one_condition_that_fails_takes_the_role_away(change):
         ("both", "nearest_pos", "n", 1),
         ("select", "all", "margin_low", -0.05),  # selecting does not judge
         ("select", "all", "p_value", 0.9),
-        ("both", "mass", "margin", 0.0),  # no margin is asked for, only that it is above 0
-        ("both", "all", "score", 0.11),
+        ("both", "mass", "margin", 0.0),  # it is the odds that count
+        ("both", "mass", "score", 0.273),  # 3 to 8, where even attention has 2 to 8
+        ("both", "offset:-1", "score", 0.11),
         ("both", "all", "n", 20),
         ("both", "all", "n_clusters", 5),
         ("report", "first_word", "margin", 0.1),
@@ -414,6 +446,21 @@ def test_random_hits_give_roles_no_more_often_than_the_level_and_real_ones_do():
     assert false[0.05] <= 0.1
     assert false[1.0] > 0.2  # what the intervals alone would do
     assert np.mean([(heads == 0).any() for heads in named[0.05]]) > 0.7
+
+
+def test_a_star_in_the_figure_marks_the_head_that_has_the_role():
+    table = pd.concat([table_of(), table_of(feature="amod:dep->head", head=1)])
+    table = table.assign(ci_low=table["score"] - 0.1, ci_high=table["score"] + 0.1)
+    found = roles(table, LIMITS)
+    for shown, stars in (
+        (found, [True, True]),
+        (found[:1], [False, True]),
+        (found[:0], [False] * 2),
+    ):
+        [axis] = plots.beside_rules(table, shown, min_n=20, title="").axes
+        labels = [label.get_text() for label in axis.get_yticklabels()]
+        assert ["★" in label for label in labels] == stars
+    assert labels == ["amod:dep->head  L0H1", "obj:dep->head  L0H0"]
 
 
 def test_no_heads_at_all_have_no_roles():

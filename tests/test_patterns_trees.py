@@ -59,12 +59,11 @@ def test_uuas_by_hand():
 
 
 def test_the_share_of_attention_along_dependencies_by_hand():
-    gold, back = edges((0, 2), (1, 2), n=3), np.tri(3, k=-1, dtype=bool)
+    gold = edges((0, 2), (1, 2), n=3)
     attention = np.array([[[0.9, 0.0, 0.0], [0.5, 0.1, 0.0], [0.25, 0.5, 0.1]]])
-    found, even = trees.share(attention, gold, back)  # the first word sees no other
-    assert (found.tolist(), even) == ([(0 + 0.75) / 2], (0 / 1 + 2 / 2) / 2)
-    found, even = trees.share(attention, gold, ~np.eye(3, dtype=bool))
-    assert (found.tolist(), even) == ([(0 + 0 + 0.75) / 3], (1 / 2 + 1 / 2 + 2 / 2) / 3)
+    assert trees.share(attention, gold, np.ones(3, dtype=bool)).tolist() == [(0 + 0 + 0.75) / 3]
+    but_first = np.array([False, True, True])  # in a causal model it sees no other
+    assert trees.share(attention, gold, but_first).tolist() == [(0 + 0.75) / 2]
 
 
 def test_a_maximum_spanning_tree_by_hand():
@@ -138,7 +137,9 @@ def test_observations_score_each_sentence_of_a_passage_apart(model, name):
             table[(table["feature"] == feature) & (table["subset"] == subset)]
             for subset in ("all", "mass")
         )
-        assert lines["n"].tolist() == [3, 3]
+        assert lines["n"].tolist() == [3, 3]  # dependencies
+        asking = [5 - causal, 4 - causal]  # words; in a causal model all but the first
+        assert mass["n"].tolist() == asking
         assert lines["rule random"].tolist() == pytest.approx([2 / 5, 2 / 4])
         assert lines["rule right_branching"].tolist() == pytest.approx([2 / 3, 2 / 3])
         for layer, pattern in enumerate(tiny.patterns(batch, ["attn"]).values()):
@@ -154,6 +155,5 @@ def test_observations_score_each_sentence_of_a_passage_apart(model, name):
                 for n, (_, upos, other) in enumerate(ROWS):
                     if other is not None and upos != "PUNCT":
                         along[n // 5] += between[n, other] + between[other, n]
-                asking = [5 - causal, 4 - causal]  # in a causal model all but the first
                 wanted = [total / size for total, size in zip(along, asking, strict=True)]
                 assert mass[f"L{layer}H{head}"].tolist() == pytest.approx(wanted, abs=1e-5)

@@ -11,10 +11,10 @@ sequence's queries. Queries and, where said, keys are *text*: tokens that the to
                     more, on sequences of 64 tokens, is an attention sink (Gu et al. 2025,
                     https://arxiv.org/abs/2410.10781; see interp.patterns.observe)
     special         the share on special tokens ([CLS], [SEP], BOS)
-    punctuation     the share on tokens that hold no letter or digit (Clark et al. 2019,
-                    https://arxiv.org/abs/1906.04341)
-    distance        how many tokens away attention to text goes on average (Vig & Belinkov 2019,
-                    https://arxiv.org/abs/1906.04284)
+    punctuation     the share on tokens of marks, without a letter or digit; white space alone is no
+                    mark (Clark et al. 2019, https://arxiv.org/abs/1906.04341)
+    distance        how many tokens away attention to text goes on average, among queries that give
+                    text any (Vig & Belinkov 2019, https://arxiv.org/abs/1906.04284)
     entropy         -Σ p ln p, in nats (Clark et al. 2019)
     uniform         entropy as a share of its maximum, ln of the number of keys that the query sees;
                     among queries that see two or more. Heads of random weights are at 0.95 and more
@@ -44,7 +44,7 @@ class Measured:
     """One measure of every head on every sequence."""
 
     value: PerMap
-    """NaN where no query was counted."""
+    """NaN where no query was counted, or where the head has nothing to measure."""
     n: PerText
     """The queries counted."""
     uniform: PerText | None = None
@@ -71,6 +71,12 @@ class Maps:
         return self.visible & ~self.key.special[:, None]
 
     @cached_property
+    def even(self) -> Float[Tensor, "batch query key"]:
+        """What a head would attend to that attends to all visible keys alike."""
+        n_visible = self.visible.sum(-1, keepdim=True).clamp(min=1)
+        return self.visible.to(self.pattern.dtype) / n_visible
+
+    @cached_property
     def distance(self) -> Float[Tensor, "query key"]:
         """How far each key stands behind (> 0) or before (< 0) each query."""
         n_query, n_key = self.pattern.shape[-2:]
@@ -91,15 +97,10 @@ class Maps:
         counted: Bool[Tensor, "batch query"],
         uniform: Float[Tensor, "batch query"] | None = None,
     ) -> Measured:
-        """Average over the queries counted."""
-        n = counted.sum(-1)
-
-        def average(x: Tensor, over: Tensor) -> Tensor:
-            return torch.where(over, x, 0).sum(-1)
-
-        value = average(values, counted[:, None]) / n[:, None]
-        law = None if uniform is None else average(uniform, counted) / n
-        return Measured(value, n.to(value.dtype), law)
+        """Average over the queries counted; where a head's value is NaN, over its others."""
+        value = values.where(counted[:, None], torch.nan).nanmean(-1)
+        law = None if uniform is None else uniform.where(counted, torch.nan).nanmean(-1)
+        return Measured(value, counted.sum(-1).to(value.dtype), law)
 
     def offsets(self) -> dict[str, Measured]:
         """Measure how often each offset is looked at most."""
@@ -138,7 +139,7 @@ class Maps:
             return self.mean(mass, self.asking, keys.sum(-1) / n_visible)
 
         to_text = pattern * self.text[:, None]
-        away = (to_text * self.distance.abs()).sum(-1) / to_text.sum(-1).clamp(min=1e-30)
+        away = (to_text * self.distance.abs()).sum(-1) / to_text.sum(-1)  # 0/0 where none is
         even = (self.text * self.distance.abs()).sum(-1) / self.text.sum(-1).clamp(min=1)
         return {
             "special": share(self.visible & self.key.special[:, None]),

@@ -12,8 +12,9 @@ scored there, and what simple rules scored on the same queries. Heads and rules 
 table, so that a head can be compared with a rule, example by example.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ from interp.corpora.corpus import Corpus, Passage
 from interp.errors import InputError
 from interp.heads import Site
 from interp.models.head_model import Batch, HeadModel
-from interp.models.text import Encoded, visible
+from interp.models.text import Encoded
 from interp.patterns import alignment, kinds, questions, repeats, trees, words
 from interp.patterns.maps import Maps, Measured
 from interp.patterns.questions import Counts, count
@@ -43,6 +44,7 @@ REACH = 5
 """Words beyond which attention counts as far."""
 AREA = 2**16
 """Entries of one head's patterns in a batch: what is held is so many times the number of heads."""
+SPLITS = ("select", "report")
 FEW = 10
 """With fewer clusters in a corpus every passage counts as its own."""
 
@@ -84,7 +86,9 @@ def examples(
     """List what to look at, half of it for selecting heads, half for reporting on them.
 
     The halves share no cluster: no document, no template. Where a corpus has fewer than FEW
-    clusters, each passage counts as one.
+    clusters, each passage counts as one. Chunks are cut from either half's text, evenly from all
+    its clusters. For an encoder-decoder, `n_repeats` sequences are of tokens that both its stacks
+    can read.
     """
     passages = corpus.passages
     clusters = [passage.cluster for passage in passages]
@@ -100,11 +104,17 @@ def examples(
         found.append(
             Example("text", number, cluster, splits[cluster], text, target, passage=passage)
         )
-    for number, (text, target) in enumerate(_chunks(model, passages, n_chunks)):
-        side = ("select", "report")[number % 2]
-        found.append(Example("chunks", number, f"chunk {number}", side, text, target))
+    of_cluster: dict[str, list[Passage]] = {}
+    for passage, cluster in zip(passages, clusters, strict=True):
+        of_cluster.setdefault(cluster, []).append(passage)
+    chunks: list[Chunk] = []
+    for side, n in zip(SPLITS, (n_chunks - n_chunks // 2, n_chunks // 2), strict=True):
+        own = {name: some for name, some in of_cluster.items() if splits[name] == side}
+        chunks += _chunks(model, own)[:n]
+    for number, (cluster, text, target) in enumerate(chunks):
+        found.append(Example("chunks", number, cluster, splits[cluster], text, target))
     for number, (text, period) in enumerate(repeated(model, n_repeats, seed)):
-        side = ("select", "report")[number % 2]
+        side = SPLITS[number % 2]
         target = model.shifted(text) if model.kind == "encoder_decoder" else None
         found.append(
             Example("repeats", number, f"repeat {number}", side, text, target, period=period)
@@ -121,7 +131,7 @@ def split(clusters: Sequence[str], seed: int) -> dict[str, str]:
     """Deal clusters out, at random, to `select` and `report`."""
     names = sorted(set(clusters))
     order = np.random.default_rng(seed).permutation(len(names))
-    return {names[n]: ("select", "report")[place % 2] for place, n in enumerate(order)}
+    return {names[n]: SPLITS[place % 2] for place, n in enumerate(order)}
 
 
 def encoded(
@@ -134,18 +144,42 @@ def encoded(
     return encoded, model.shifted(model.codec.encode_target(text if target is None else target))
 
 
-def _chunks(
-    model: HeadModel, passages: Sequence[Passage], n: int
-) -> list[tuple[Encoded, Encoded | None]]:
+Chunk = tuple[str, Encoded, Encoded | None]
+"""A cluster, a sequence from it and, for an encoder-decoder, what its decoder reads."""
+
+
+def _chunks(model: HeadModel, passages: Mapping[str, Sequence[Passage]]) -> list[Chunk]:
+    """Cut each cluster's text into chunks: the first of each cluster, then the second of each, ….
+
+    Clusters too short for a chunk are joined with the next, and count as one with it; what is left
+    at the end of a cluster is dropped.
+
+    Args:
+        model: The model.
+        passages: The passages of each cluster.
+    """
+    runs, joined = list[list[Chunk]](), list[Passage]()
+    for cluster, own in passages.items():
+        joined += own
+        cuts = [*_cut(model, [passage.text for passage in joined])]
+        read: list[Encoded | None] = [None] * len(cuts)
+        if model.kind == "encoder_decoder":
+            targets = [passage.target or passage.text for passage in joined]
+            read = [model.shifted(cut) for cut in _cut(model, targets, as_target=True)]
+        run = [(cluster, text, target) for text, target in zip(cuts, read, strict=False)]
+        if run:
+            runs.append(run)
+            joined = []
+    return [chunk for nth in zip_longest(*runs) for chunk in nth if chunk is not None]
+
+
+def _cut(model: HeadModel, texts: Sequence[str], *, as_target: bool = False) -> Iterator[Encoded]:
     """Cut running text into sequences of CHUNK tokens."""
-    tokens = model.codec.encode_long("\n".join(passage.text for passage in passages))
-    before, after = model.codec.frame()
+    tokens = model.codec.encode_long("\n".join(texts), as_target=as_target)
+    before, after = model.codec.frame(as_target=as_target)
     room = min(CHUNK, model.codec.n_ctx or CHUNK) - len(before) - len(after)
-    cuts = [tokens[at : at + room] for at in range(0, len(tokens) - room + 1, room)][:n]
-    found = [before + cut + after for cut in cuts]
-    # (its decoder's vocabulary is taken to hold the same tokens)
-    decoder = [model.shifted(cut) if model.kind == "encoder_decoder" else None for cut in found]
-    return list(zip(found, decoder, strict=True))
+    for at in range(0, len(tokens) - room + 1, room):
+        yield before + tokens[at : at + room] + after
 
 
 def unaligned(model: HeadModel, shown: Sequence[Example]) -> int:
@@ -193,6 +227,8 @@ def observe(model: HeadModel, shown: Sequence[Example], what: Watch) -> pd.DataF
         `rule uniform`, …). `subset` is `all`; or `pos_wrong`, for those questions that the rule
         nearest_pos answers wrongly; or `mass`, where the value is the share of attention on the
         targets (and `rule uniform` that of even attention) instead of how often they get most.
+        Layers of another sliding window have lines of their own, with the laws of theirs, and NaN
+        for the heads of the rest.
     """
     source = shown[0].source
     batch = model.batch(
@@ -205,34 +241,55 @@ def observe(model: HeadModel, shown: Sequence[Example], what: Watch) -> pd.DataF
             model.visit(batch)
     patterns = model.patterns(batch, [site.name for site in model.sites])
     sheet = _Sheet(shown)
-    for site in model.sites:
-        pattern = torch.cat([patterns[site.name, layer] for layer in range(site.n_layers)], dim=1)
-        # (a layer's sliding window is not counted as hiding: what lies beyond has no attention)
+    for layers in _layers(model):
+        site = layers.site
         maps = Maps(
-            pattern.float(),
+            torch.cat([patterns[site.name, layer] for layer in layers.numbers], dim=1).float(),
             batch.queries(site),
             batch.keys(site),
-            visible(batch.queries(site), batch.keys(site), causal=site.causal, window=None),
+            model.visible(batch, site, layers.numbers[0]),
         )
         if source == "text":
-            sheet.add_maps(site, "description", maps.evenness())
+            sheet.add_maps(layers, "description", maps.evenness())
         if site.module == "cross_attn":
             if source == "text":
-                sheet.add_maps(site, "alignment", alignment.alignment(maps))
+                sheet.add_maps(layers, "alignment", alignment.alignment(maps))
         elif source == "chunks":
-            sheet.add_maps(site, "positional", {"first_token": maps.first_token()})
+            sheet.add_maps(layers, "positional", {"first_token": maps.first_token()})
         elif source == "repeats":
             periods = [example.period for example in shown]
-            sheet.add_maps(site, "token", repeats.repetition(maps, periods))
+            sheet.add_maps(layers, "token", repeats.repetition(maps, periods))
             if needs_z:
-                shares = repeats.copying(model, batch, maps, periods, z)
-                sheet.add_maps(site, "token", {"copying": shares})
+                shares = repeats.copying(model, batch, maps, layers.numbers, periods, z)
+                sheet.add_maps(layers, "token", {"copying": shares})
         else:
-            sheet.add_maps(site, "positional", maps.offsets())
-            sheet.add_maps(site, "positional", maps.offset_masses(), MASS)
-            sheet.add_maps(site, "description", maps.spread(_punctuation(batch, site, shown)))
-            _add_words(sheet, site, maps, shown, what)
+            sheet.add_maps(layers, "positional", maps.offsets())
+            sheet.add_maps(layers, "positional", maps.offset_masses(), MASS)
+            sheet.add_maps(layers, "description", maps.spread(_punctuation(batch, site, shown)))
+            _add_words(sheet, layers, maps, shown, what)
     return sheet.table()
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Layers of a site whose queries see the same keys."""
+
+    site: Site
+    numbers: tuple[int, ...]
+
+    @property
+    def heads(self) -> list[str]:
+        """Name their heads, without the site."""
+        return [f"L{layer}H{head}" for layer in self.numbers for head in range(self.site.n_heads)]
+
+
+def _layers(model: HeadModel) -> Iterator[Layers]:
+    """Put the layers of a site together that have the same sliding window."""
+    for site in model.sites:
+        alike: dict[int | None, list[int]] = {}
+        for layer in range(site.n_layers):
+            alike.setdefault(model.window(site, layer), []).append(layer)
+        yield from (Layers(site, tuple(numbers)) for numbers in alike.values())
 
 
 def _has_direct_path(model: HeadModel) -> bool:
@@ -250,7 +307,7 @@ class _Sheet:
 
     def add(
         self,
-        site: Site,
+        layers: Layers,
         row: int,
         role: str,
         feature: str,
@@ -264,14 +321,14 @@ class _Sheet:
         self.keys.append(
             (
                 *(example.source, example.number, example.cluster, example.split),
-                *(site.name, role, feature, subset, n),
+                *(layers.site.name, role, feature, subset, n),
             )
         )
-        self.heads.append(dict(zip(_names(site), value, strict=True)))
+        self.heads.append(dict(zip(layers.heads, value, strict=True)))
         self.rules.append({f"{RULE}{name}": score for name, score in rules.items()})
 
     def add_maps(
-        self, site: Site, role: str, measured: Mapping[str, Measured], subset: str = "all"
+        self, layers: Layers, role: str, measured: Mapping[str, Measured], subset: str = "all"
     ) -> None:
         """Note measures of whole maps."""
         for feature, measure in measured.items():
@@ -279,7 +336,7 @@ class _Sheet:
             law = None if measure.uniform is None else measure.uniform.cpu().numpy()
             for row in np.flatnonzero(n):
                 rules = {} if law is None else {"uniform": float(law[row])}
-                self.add(site, int(row), role, feature, value[row], float(n[row]), rules, subset)
+                self.add(layers, int(row), role, feature, value[row], float(n[row]), rules, subset)
 
     def table(self) -> pd.DataFrame:
         """Put all observations together."""
@@ -291,11 +348,6 @@ class _Sheet:
             ],
             axis=1,
         )
-
-
-def _names(site: Site) -> list[str]:
-    """Name a site's heads, without the site."""
-    return [f"L{layer}H{head}" for layer in range(site.n_layers) for head in range(site.n_heads)]
 
 
 def _punctuation(batch: Batch, site: Site, shown: Sequence[Example]) -> torch.Tensor:
@@ -318,62 +370,76 @@ def _text_of(example: Example, site: Site) -> str:
 
 
 def _add_words(
-    sheet: _Sheet, site: Site, maps: Maps, shown: Sequence[Example], what: Watch
+    sheet: _Sheet, layers: Layers, maps: Maps, shown: Sequence[Example], what: Watch
 ) -> None:
     """Look at attention between words."""
+    site = layers.site
     passages = [example.passage for example in shown if example.passage is not None]
     if any(passage.target is not None for passage in passages) and site.stack == "decoder_blocks":
         return  # (a target of its own has no annotation)
     owners = words.pieces(maps.query, [passage.words for passage in passages])
     of_token = words.sentence(owners, [passage.words for passage in passages])
-    sheet.add_maps(site, "description", kinds.kinds(maps, of_token))
+    sheet.add_maps(layers, "description", kinds.kinds(maps, of_token))
     allowed = words.others(owners, owners, causal=site.causal)
     attention = words.between_words(maps.pattern, owners, owners)
     answers = words.most_attended(attention, allowed).cpu().numpy()
-    aligned, seen, masses = (x.cpu().numpy() for x in (owners.any(-1), allowed, attention))
+    even = words.between_words(maps.even[:, None], owners, owners)
+    aligned, seen, masses, laws = (
+        x.cpu().numpy() for x in (owners.any(-1), allowed, attention, even)
+    )
     for row, passage in enumerate(passages):
         n = len(passage.words)
-        known, mass, answer = aligned[row, :n], masses[row, :, :n, :n], answers[row, :, :n]
+        known, seen_by, answer = aligned[row, :n], seen[row, :n, :n], answers[row, :, :n]
+        mass = Between(masses[row, :, :n, :n], laws[row, :, :n, :n])
         for asked in questions.questions(
             passage, causal=site.causal, relations=what.relations, counts=what.counts
         ):
-            _add_questions(sheet, site, row, asked.among(known), answer, mass, seen[row, :n, :n])
+            _add_questions(sheet, layers, row, asked.among(known), answer, mass)
         if known.any():
             far = np.abs(np.arange(n)[:, None] - np.arange(n)) > REACH
-            reach = (mass * far).sum(-1)[:, known].mean(-1)
-            sheet.add(site, row, "token", f"reach:{REACH}", reach, float(known.sum()), {})
-        _add_trees(sheet, site, row, passage, known, answer, mass, seen[row, :n, :n])
+            reach = (mass.heads * far).sum(-1)[:, known].mean(-1)
+            sheet.add(layers, row, "token", f"reach:{REACH}", reach, float(known.sum()), {})
+        _add_trees(sheet, layers, row, passage, known, answer, mass, seen_by)
+
+
+@dataclass(frozen=True)
+class Between:
+    """Attention between the words of a passage."""
+
+    heads: Float[np.ndarray, "head word word"]
+    even: Float[np.ndarray, "1 word word"]
+    """That of a head that attends to all keys alike: words of more tokens get more."""
 
 
 def _add_questions(
     sheet: _Sheet,
-    site: Site,
+    layers: Layers,
     row: int,
     asked: questions.Questions,
     answer: Int[np.ndarray, "head word"],
-    mass: Float[np.ndarray, "head word word"],
-    seen: Bool[np.ndarray, "word word"],
+    mass: Between,
 ) -> None:
     """Note how often heads and rules answer a feature's questions rightly."""
     for subset, part in _subsets(asked).items():
         value, n = part.hits(answer[:, part.query]).mean(-1), float(len(part.query))
         rules = {rule: float(part.hits(said).mean()) for rule, said in part.rules.items()}
-        sheet.add(site, row, part.role, part.feature, value, n, rules, subset)
+        sheet.add(layers, row, part.role, part.feature, value, n, rules, subset)
     if len(asked.query):
-        share = (mass[:, asked.query] * asked.targets).sum(-1).mean(-1)
-        even = float((asked.targets.sum(-1) / seen[asked.query].sum(-1)).mean())
-        n, rules = float(len(asked.query)), {"uniform": even}
-        sheet.add(site, row, asked.role, asked.feature, share, n, rules, MASS)
+        share, even = (
+            (of[:, asked.query] * asked.targets).sum(-1).mean(-1) for of in (mass.heads, mass.even)
+        )
+        n, rules = float(len(asked.query)), {"uniform": float(even[0])}
+        sheet.add(layers, row, asked.role, asked.feature, share, n, rules, MASS)
 
 
 def _add_trees(
     sheet: _Sheet,
-    site: Site,
+    layers: Layers,
     row: int,
     passage: Passage,
     known: Bool[np.ndarray, " word"],
     answer: Int[np.ndarray, "head word"],
-    mass: Float[np.ndarray, "head word word"],
+    mass: Between,
     seen: Bool[np.ndarray, "word word"],
 ) -> None:
     """Note how much of each sentence's tree heads and rules contain."""
@@ -385,14 +451,16 @@ def _add_trees(
         inside = answer[:, own] - first
         inside[(inside < 0) | (inside >= len(sentence))] = -1
         rules, n = trees.rules(gold), float(np.triu(gold).sum())
-        along, even = trees.share(mass[:, own, own], gold, seen[own, own])
+        asking = seen[own, own].sum(axis=1) > 0
+        share, even = (trees.share(of[:, own, own], gold, asking) for of in (mass.heads, mass.even))
+        n_asking, law = float(asking.sum()), {"uniform": float(even[0])}
         for name, edges in (
             ("max", trees.most_attended(inside)),
-            ("mst", trees.spanning(mass[:, own, own])),
+            ("mst", trees.spanning(mass.heads[:, own, own])),
         ):
-            value = trees.uuas(edges, gold)
-            sheet.add(site, row, "syntactic", f"uuas:{name}", value, n, rules)
-            sheet.add(site, row, "syntactic", f"uuas:{name}", along, n, {"uniform": even}, MASS)
+            value, feature = trees.uuas(edges, gold), f"uuas:{name}"
+            sheet.add(layers, row, "syntactic", feature, value, n, rules)
+            sheet.add(layers, row, "syntactic", feature, share, n_asking, law, MASS)
 
 
 def _subsets(asked: questions.Questions) -> dict[str, questions.Questions]:

@@ -19,8 +19,9 @@ Features, by role:
                 https://arxiv.org/abs/1906.04341, and Voita et al. 2019,
                 https://arxiv.org/abs/1905.09418)
     semantic    same:flat, same:fixed, same:compound, same:entity   from a word to the others of one
-                name, fixed expression, compound or mention; collocation: to the earlier content
-                word with the highest pointwise mutual information (Church & Hanks 1990)
+                name, fixed expression, compound (but not a verb's particle) or mention;
+                collocation: to the earlier content word with the highest pointwise mutual
+                information (Church & Hanks 1990)
     pronoun     antecedent      from a pronoun to any word of any earlier mention of what it refers
                 to; antecedent:head to the mentions' heads alone, as Clark et al. count (stricter:
                 the determiner of "the old judge" will not do); also by type of pronoun and by the
@@ -46,6 +47,8 @@ CONTENT = ("NOUN", "PROPN", "VERB", "ADJ", "ADV", "NUM")
 NOUNS = ("NOUN", "PROPN")
 ALIASES = {"obl:tmod": "obl:unmarked", "obl:npmod": "obl:unmarked"}
 """Names that older treebanks use."""
+PHRASAL = "compound:prt"
+"""A particle and its verb ("give up") are no compound."""
 REACH = 10
 """Fixed offsets are tried up to so many words away."""
 LONGEST_ENTITY = 5
@@ -152,14 +155,17 @@ Pairs = Mapping[int, set[int]]
 
 
 def relation(deprel: str | None, relations: Sequence[str]) -> str | None:
-    """Find the listed relation that a label falls under; None if there is none."""
+    """Find the listed relation that a label falls under, as it is listed; None without one."""
     if deprel is None:
         return None
+    listed = {ALIASES.get(name, name): name for name in relations}
     label = ALIASES.get(deprel, deprel)
-    if label in relations:
-        return label
-    general = label.partition(":")[0]
-    return general if general in relations else None
+    return listed.get(label, listed.get(general(label)))
+
+
+def general(label: str | None) -> str:
+    """Give a relation without its subtype."""
+    return (label or "").partition(":")[0]
 
 
 def _syntactic(words: Sequence[Word], relations: Sequence[str]) -> Iterator[tuple[str, str, Pairs]]:
@@ -181,7 +187,7 @@ def _semantic(passage: Passage, counts: Counts) -> Iterator[tuple[str, str, Pair
     for kind in ("flat", "fixed", "compound"):
         groups: list[set[int]] = []
         for number, word in enumerate(words):
-            if word.head is not None and (word.deprel or "").partition(":")[0] == kind:
+            if word.head is not None and general(word.deprel) == kind and word.deprel != PHRASAL:
                 joined = {number, word.head}
                 apart = [group for group in groups if not group & joined]
                 groups = [*apart, joined.union(*(g for g in groups if g & joined))]
@@ -257,7 +263,9 @@ def core(words: Sequence[Word], mention: Mention) -> set[int]:
     if all(words[n].deprel is None for n in inside):
         return {n for n in inside if words[n].upos in NOUNS} or set(inside)
     found = {n for n in inside if words[n].head not in inside}
-    more = {n for n in inside if words[n].head in found and words[n].deprel in ("flat", "conj")}
+    more = {
+        n for n in inside if words[n].head in found and general(words[n].deprel) in ("flat", "conj")
+    }
     return found | more
 
 

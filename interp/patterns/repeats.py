@@ -16,7 +16,8 @@ and at the queries of the first copy, where every token is new:
                 of what it raises over all tokens of the segment: head output times W_O, the final
                 norm's gain and the unembedding, minus the mean over the vocabulary, negative values
                 as 0. Between 0 and 1 (Olsson et al. 2022 scale it to -1 … 1); 1/n for a head that
-                raises all n alike. Decoders only
+                raises all n alike. Decoders only. What a head writes is taken to be added to the
+                residual stream as it is: a norm after the attention (Gemma 2) is not counted
 """
 
 from collections.abc import Sequence
@@ -39,12 +40,11 @@ def repetition(maps: Maps, lengths: Sequence[int]) -> dict[str, Measured]:
     length = torch.tensor(lengths, device=maps.pattern.device)[:, None]
     number = maps.asking.cumsum(-1) - 1  # of a query among the sequence's own tokens
     second = maps.asking & (number >= length)
-    n_visible = maps.visible.sum(-1).clamp(min=1)
     found = {}
     for name, shift in (("induction", 1), ("duplicate", 0)):
         target = maps.text & (maps.distance == shift - length[..., None])
         mass = (maps.pattern * target[:, None]).sum(-1)
-        found[name] = maps.mean(mass, second, 1 / n_visible)
+        found[name] = maps.mean(mass, second, (maps.even * target).sum(-1))
     return found
 
 
@@ -52,10 +52,20 @@ def copying(
     model: HeadModel,
     batch: Batch,
     maps: Maps,
+    layers: Sequence[int],
     lengths: Sequence[int],
     z: dict[tuple[str, int], Float[Tensor, "batch position head d_head"]],
 ) -> Measured:
-    """Measure what heads do to the logits of the tokens they attend to."""
+    """Measure what heads do to the logits of the tokens they attend to.
+
+    Args:
+        model: A decoder.
+        batch: Repeated segments.
+        maps: The patterns of all heads of some layers on them.
+        layers: Which layers these are.
+        lengths: The length of each sequence's segment.
+        z: What the heads of these layers made of the values there.
+    """
     assert isinstance(model.unembed, nn.Linear)
     number = maps.asking.cumsum(-1) - 1
     length = torch.tensor(lengths, device=maps.pattern.device)
@@ -65,9 +75,9 @@ def copying(
     gain, centred = model.final_gain()
     unembed = model.unembed.weight * gain
     unembed = unembed - unembed.mean(0)  # the mean over the vocabulary drops out
-    raised = []
-    for layer in range(model.sites[0].n_layers):
-        written = model.attentions[model.sites[0].name, layer].write(z[model.sites[0].name, layer])
+    raised, site = [], model.sites[0].name
+    for place, layer in enumerate(layers):
+        written = model.attentions[site, layer].write(z[site, layer])
         written = written - written.mean(-1, keepdim=True) if centred else written
         raised.append(
             _shares(
@@ -75,7 +85,7 @@ def copying(
                 unembed,
                 tokens,
                 first,
-                attended.unflatten(1, (-1, written.shape[2]))[:, layer],
+                attended.unflatten(1, (-1, written.shape[2]))[:, place],
             )
         )
     return maps.mean(torch.cat(raised, dim=1), first, 1 / length[:, None].expand_as(first))

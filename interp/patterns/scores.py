@@ -3,7 +3,9 @@
 A score is the mean over queries, Σ n · value / Σ n; its margin over a rule is the mean of the
 differences on the same queries. Intervals and p-values (of the margin being 0) are cluster-robust
 (`interp.statistics.cluster_t`), separately for the examples that heads are selected on and those
-that are reported on. Of the fixed offsets only the one that is best on `select` is kept.
+that are reported on. They are Student's, so that of a share may reach below 0 or above 1. Of the
+fixed offsets only the one that is best on `select` is kept. A rule that cannot be asked in some
+passages (`subject` without a tree) has its baseline and margins on the others.
 """
 
 import re
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 
 from interp import statistics
 from interp.patterns.observe import MASS, POS_WRONG, RULE
@@ -114,15 +116,23 @@ def _lines(part: pd.DataFrame, heads: list[str], rules: list[str], level: float)
         "margin_low": found.low[of_margin],
         "margin_high": found.high[of_margin],
         "p_value": statistics.p_value(found)[of_margin],
-        "baseline": np.repeat(np.average(said, axis=1, weights=weights), n_heads),
+        "baseline": np.ravel([_mean(rule + 0 * values, weights) for rule in said]),
     }
     return {
         "layer": np.tile(address[:, 0], n_rules),
         "head": np.tile(address[:, 1], n_rules),
         "score": np.tile(found.mean[of_score], n_rules),
-        "n": np.full(n_heads * n_rules, int(weights.sum())),
+        "n": np.tile((weights * ~np.isnan(values)).sum(axis=1).astype(int), n_rules),
         "ci_low": np.tile(found.low[of_score], n_rules),
         "ci_high": np.tile(found.high[of_score], n_rules),
         "n_clusters": np.tile(found.n_clusters[of_score], n_rules),
         **{name: value if rules else np.full(n_heads, np.nan) for name, value in margins.items()},
     }
+
+
+def _mean(
+    values: Float[np.ndarray, "head example"], weights: Float[np.ndarray, " example"]
+) -> Float[np.ndarray, " head"]:
+    """Average what was measured; NaN where nothing was."""
+    with np.errstate(invalid="ignore"):
+        return np.nansum(weights * values, axis=1) / (weights * ~np.isnan(values)).sum(axis=1)

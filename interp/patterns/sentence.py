@@ -2,7 +2,8 @@
 
 Every annotated relation between two words is a question. An encoder's head is asked at the word
 that the sentence is about (the verb, the noun, the pronoun); in a causal model words see only what
-is to their left, so the later of the two is asked where it looks.
+is to their left, so the later of the two is asked where it looks. Without annotation every word is
+asked where it looks, among the words that it sees.
 """
 
 from dataclasses import dataclass
@@ -84,6 +85,8 @@ def look(model: HeadModel, passage: Passage) -> pd.DataFrame:
             for number, pair in enumerate(pairs(passage)):
                 last = max(pair.answers)
                 turned = site.causal and last > pair.word
+                if turned and pair.question == ANYTHING:
+                    continue  # (the later word is asked about the earlier one anyway)
                 word, answers = (last, (pair.word,)) if turned else (pair.word, pair.answers)
                 share = attention[0, :, word, list(answers)].sum(-1)
                 for head in range(site.n_heads):

@@ -82,18 +82,16 @@ def uuas(edges: Edges, gold: Bool[np.ndarray, "word word"]) -> Float[np.ndarray,
 def share(
     attention: Float[np.ndarray, "head word word"],
     gold: Bool[np.ndarray, "word word"],
-    seen: Bool[np.ndarray, "word word"],
-) -> tuple[Float[np.ndarray, " head"], float]:
-    """Say which share of words' attention goes along dependencies, and that of even attention.
+    asking: Bool[np.ndarray, " word"],
+) -> Float[np.ndarray, " head"]:
+    """Say which share of the attention of the words that are asking goes along dependencies.
 
     Args:
         attention: Each head's, between the words of a sentence.
         gold: The dependencies, both ways.
-        seen: The words that each word may attend to.
+        asking: The words that may attend to another one.
     """
-    asking = seen.any(axis=1)
-    even = (gold & seen).sum(axis=1)[asking] / seen.sum(axis=1)[asking]
-    return (attention * gold).sum(axis=2)[:, asking].mean(axis=1), float(even.mean())
+    return (attention * gold).sum(axis=2)[:, asking].mean(axis=1)
 
 
 def rules(gold: Bool[np.ndarray, "word word"]) -> dict[str, float]:
