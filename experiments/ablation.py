@@ -18,8 +18,6 @@ Writes effects (one line a unit and example), summary (one line a unit, with int
 class), examples, units, figures and run.json. An interrupted run goes on where it stopped.
 """
 
-import resource
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -32,10 +30,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from tqdm import tqdm
 
 from experiments import inputs
-from experiments.command import build, command, identity
+from experiments.command import command, identity
 from interp import gates, plots, results, statistics, sweep, units
 from interp.errors import InputError
-from interp.runs import Run, file_hash
+from interp.redundancy.interactions import twin_table
+from interp.runs import Run
 
 N_DRAWN = 20
 """Units in the figure of the strongest."""
@@ -55,12 +54,9 @@ PLURAL = {
 
 def measure(cfg: DictConfig, run: Run) -> None:
     """Sweep this process' share of the units; the last of several turns all rows into tables."""
-    started = time.time()
-    model = build(cfg.model)
-    task = build(cfg.task, model).first(cfg.n_examples)
+    subject = inputs.subject(cfg)
+    model, task, clean = subject.model, subject.task, subject.clean
     targets = inputs.chosen_units(cfg, model)
-    clean = sweep.clean_scores(model, task, inputs.tokens_per_batch(cfg))
-    facts = inputs.check_clean(task, clean)
     twin = inputs.reversed_twins(task) if cfg.direction is not None else task
     # denoising is noising with clean and corrupted exchanged
     swept = twin if cfg.direction == "denoising" else task
@@ -70,28 +66,17 @@ def measure(cfg: DictConfig, run: Run) -> None:
     looks = [sweep.Look(len(task), cfg.level)]
     if cfg.adaptive:
         looks = sweep.looks(len(task), [float(share) for share in cfg.rounds], cfg.level)
-    tokens = inputs.tokens_per_batch(cfg)
-    if run.is_started:
-        tokens = run.record["plan"]["tokens_per_batch"]
-    elif cfg.tokens_per_batch == "auto":
-        tokens = sweep.measured_budget(engine)
-    examples, scale = task.table, facts["clean_score"]
+    tokens = inputs.budget(cfg, run, engine)
+    examples, scale = task.table, float(clean.mean())
     if cfg.direction is not None:
         corrupted = sweep.clean_scores(model, twin, inputs.tokens_per_batch(cfg))
         examples = examples.assign(clean=clean, corrupted=corrupted)
         scale = float((clean - corrupted).mean())
     record = run.start(
         {
-            **facts,
+            **subject.facts,
             # (what is restored has no classes)
             "tolerance": None if cfg.direction == "denoising" else cfg.tolerance * abs(scale),
-            "task": task.name,
-            "metric": task.metric,
-            "unit_of_metric": task.unit,
-            "higher_is_better": task.higher_is_better,
-            "model_name": model.name,
-            "model": model.record | {"prepend_bos": model.codec.prepend_bos},
-            "has_kv_groups": any(site.n_kv_heads < site.n_heads for site in model.sites),
             "plan": {
                 "tokens_per_batch": tokens,
                 "threads": torch.get_num_threads(),
@@ -105,6 +90,7 @@ def measure(cfg: DictConfig, run: Run) -> None:
             "units": units.table(targets).assign(
                 closed=["+".join(map(str, unit.closed)) for unit in targets]
             ),
+            **({"twins": twin_table(source.twins)} if isinstance(source, gates.Twin) else {}),
         },
     )
     numbers = range(len(targets))[run.index :: run.n_shards]
@@ -121,13 +107,7 @@ def measure(cfg: DictConfig, run: Run) -> None:
             seed=cfg.seed,
             advance=bar.update,
         )
-        run.end_shard(
-            parts,
-            {
-                "seconds": round(time.time() - started, 1),
-                "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-            },
-        )
+        run.end_shard(parts)
     results.assemble(run)
 
 
@@ -231,20 +211,8 @@ def check(cfg: DictConfig) -> None:
     Raises:
         InputError: One of them is not among those known, or two do not go together.
     """
-    for key, known in (
-        ("ablation", gates.KINDS),
-        ("positions", gates.POSITIONS),
-        ("unit", units.KINDS),
-        ("direction", DIRECTIONS),
-    ):
-        if cfg[key] not in known:
-            names = ", ".join("null" if name is None else name for name in known)
-            raise InputError(f"{key}={cfg[key]}: one of {names}")
-    if not 0 < cfg.level < 1:
-        raise InputError(f"level={cfg.level:g}: between 0 and 1, such as 0.95")
-    for key in ("bootstrap_draws", "top"):
-        if cfg[key] < 1:
-            raise InputError(f"{key}={cfg[key]}: at least 1")
+    inputs.check_gated(cfg)
+    inputs.check_choices(cfg, {"unit": units.KINDS, "direction": DIRECTIONS})
     if not isinstance(cfg.rounds, ListConfig) or not all(
         isinstance(share, int | float) for share in cfg.rounds
     ):
@@ -266,12 +234,7 @@ def check(cfg: DictConfig) -> None:
 def main(cfg: DictConfig, folder: Path) -> None:
     """Check the choices, sweep unless that was done before, and report."""
     check(cfg)
-    files = {
-        key: file_hash(Path(path))
-        for key in ("task.path", "model.path", "model.name", "reference.path")
-        if (path := OmegaConf.select(cfg, key)) and Path(path).exists()
-    }
-    run = Run(folder, identity(cfg), files, inputs.shard(cfg.shard))
+    run = Run(folder, identity(cfg), inputs.hashes(cfg), inputs.shard(cfg.shard))
     if not run.is_done:
         measure(cfg, run)
     if run.is_done:

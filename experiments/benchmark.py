@@ -396,7 +396,7 @@ def main(cfg: DictConfig, folder: Path) -> None:
     title = f"{model.name}: all heads ablated one by one"
     with whole(run.folder / "benchmark.png") as scratch:
         plots.speed(table, curves, title=title).savefig(scratch, dpi=150)
-    run.finish({})
+    run.finish()
     print(table.to_string(index=False, float_format="{:.3g}".format))
     print(
         curves.pivot(index=["axis", "value"], columns="runner", values="seconds_per_head").round(4)

@@ -52,7 +52,10 @@ NULLABLE = ("n_examples",)
 """Numbers that may be null."""
 TEXTS = ("sentence",)
 """Keys whose values are taken as they are typed."""
-PASSING = ("shard", "top", "sentence", "ablate", "ablate_with")
+PASSING = (
+    *("shard", "top", "sentence", "ablate", "ablate_with", "roles"),
+    *("save", "save_order", "speed"),
+)
 """Keys that do not change what a run comes to: they neither name its folder nor tell runs apart."""
 
 

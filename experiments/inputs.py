@@ -1,24 +1,140 @@
 """From a configuration to what an experiment on heads works with: heads, baseline, clean model."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from omegaconf import DictConfig, ListConfig
+from jaxtyping import Float
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from experiments.command import build
 from interp import gates, heads, statistics, sweep, units
+from interp.corpora.corpus import Corpus
 from interp.errors import InputError
 from interp.heads import Head
 from interp.models.head_model import HeadModel
+from interp.models.text import bos_id
+from interp.redundancy import interactions, similarity
+from interp.runs import Run, file_hash
+from interp.sweep import Engine
 from interp.tasks.chunks import chunks
 from interp.tasks.task import Item, Task
 from interp.units import Unit
 
 DEFAULT_TOKENS = 1024
 """Tokens a micro-batch holds where no measurement has said better."""
+FILES = ("corpus.path", "model.name", "model.path", "reference.path", "task.path")
+"""Keys that may name a file or folder that is read."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model at a task that it can do."""
+
+    model: HeadModel
+    task: Task
+    clean: Float[np.ndarray, " example"]
+    """Its scores."""
+    facts: dict[str, Any]
+    """What run.json says of it."""
+
+
+def subject(cfg: DictConfig) -> Subject:
+    """Load a model and the first examples of a task, and score them.
+
+    Raises:
+        InputError: With status 3, where the model cannot do the task.
+    """
+    model = build(cfg.model)
+    task = build(cfg.task, model).first(cfg.n_examples)
+    clean = sweep.clean_scores(model, task, tokens_per_batch(cfg))
+    return Subject(
+        model,
+        task,
+        clean,
+        {
+            **check_clean(task, clean),
+            "task": task.name,
+            "metric": task.metric,
+            "unit_of_metric": task.unit,
+            "higher_is_better": task.higher_is_better,
+            "model_name": model.name,
+            "model": model.record | {"prepend_bos": model.codec.prepend_bos},
+            "has_kv_groups": any(site.n_kv_heads < site.n_heads for site in model.sites),
+        },
+    )
+
+
+def loaded(cfg: DictConfig) -> HeadModel:
+    """Load the model; a decoder reads a BOS first unless the user says otherwise.
+
+    The first token draws attention that means nothing; it should not be the text's first word.
+    """
+    model: HeadModel = build(cfg.model)
+    codec = model.codec
+    if cfg.model.prepend_bos == "auto" and model.kind == "decoder" and bos_id(codec.tokenizer):
+        model.codec = replace(codec, prepend_bos=True)
+    return model
+
+
+def read(cfg: DictConfig) -> Corpus:
+    """Read the corpus, up to `n_examples` passages."""
+    corpus: Corpus = build(cfg.corpus)
+    if cfg.n_examples is None:
+        return corpus
+    if cfg.n_examples < 1:
+        raise InputError(f"n_examples={cfg.n_examples}: at least 1, or null for all")
+    return replace(corpus, passages=corpus.passages[: cfg.n_examples])
+
+
+def hashes(cfg: DictConfig) -> dict[str, str]:
+    """Hash the files and folders that a configuration names, by their keys."""
+    paths = {key: path for key in FILES if (path := OmegaConf.select(cfg, key))}
+    return {key: file_hash(Path(path)) for key, path in paths.items() if Path(path).exists()}
+
+
+def check_choices(cfg: DictConfig, known: Mapping[str, Sequence[str | None]]) -> None:
+    """Check that each key's value is one of those known.
+
+    Raises:
+        InputError: One is not.
+    """
+    for key, values in known.items():
+        if cfg[key] not in values:
+            names = ", ".join("null" if value is None else value for value in values)
+            raise InputError(f"{key}={cfg[key]}: one of {names}")
+
+
+def check_least(cfg: DictConfig, least: Mapping[str, int]) -> None:
+    """Check that each key's value is no less than it may be.
+
+    Raises:
+        InputError: One is.
+    """
+    for key, number in least.items():
+        value = OmegaConf.select(cfg, key)
+        if value < number:
+            raise InputError(f"{key}={value}: at least {number}")
+
+
+def check_gated(cfg: DictConfig, kinds: Sequence[str] = gates.KINDS) -> None:
+    """Check what all experiments share that close gates at a task.
+
+    Args:
+        cfg: The configuration.
+        kinds: The baselines that the experiment takes.
+
+    Raises:
+        InputError: A choice is not among those known, or out of range.
+    """
+    check_choices(cfg, {"ablation": kinds, "positions": gates.POSITIONS})
+    if not 0 < cfg.level < 1:
+        raise InputError(f"level={cfg.level:g}: between 0 and 1, such as 0.95")
+    check_least(cfg, {"bootstrap_draws": 1, "top": 1})
 
 
 def tokens_per_batch(cfg: DictConfig) -> int:
@@ -29,6 +145,14 @@ def tokens_per_batch(cfg: DictConfig) -> int:
     if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
         raise InputError(f"tokens_per_batch={tokens}: auto, or a whole number of at least 1")
     return tokens
+
+
+def budget(cfg: DictConfig, run: Run, engine: Engine) -> int:
+    """Say how many tokens a micro-batch of a sweep holds: as the run's plan says, or measured."""
+    if run.is_started:
+        return run.record["plan"]["tokens_per_batch"]
+    auto = cfg.tokens_per_batch == "auto"
+    return sweep.measured_budget(engine) if auto else tokens_per_batch(cfg)
 
 
 def shard(text: str) -> tuple[int, int]:
@@ -69,6 +193,9 @@ def baseline(cfg: DictConfig, model: HeadModel, task: Task) -> gates.Baseline:
             return gates.Zero()
         case "uniform":
             return gates.Uniform(model)
+        case "twin":
+            lines = alike(cfg, model, task, [cfg.twins.measure])
+            return gates.Twin(model, twins=interactions.twins(model.sites, lines))
         case "resample":
             return _resample(cfg, task)
         case "mean" | "mean_by_position":
@@ -82,6 +209,28 @@ def baseline(cfg: DictConfig, model: HeadModel, task: Task) -> gates.Baseline:
             )
             return gates.MeanByPosition(means) if by_position else gates.Mean(means)
     raise InputError(f"ablation={cfg.ablation}: one of {', '.join(gates.KINDS)}")
+
+
+def alike(cfg: DictConfig, model: HeadModel, task: Task, measures: Sequence[str]) -> pd.DataFrame:
+    """Measure how alike heads are on a task's own examples, one line a pair and measure.
+
+    Raises:
+        InputError: A measure is unknown, or there is nothing to measure it on.
+    """
+    known = similarity.PATTERNS + similarity.OUTPUTS
+    unknown = [name for name in measures if name not in known]
+    if unknown:
+        key = "twins.measure" if unknown[0] == cfg.twins.measure else "measures"
+        raise InputError(f"{key}={unknown[0]}: one of {', '.join(known)}")
+    if cfg.twins.n_positions < 1:
+        raise InputError(f"twins.n_positions={cfg.twins.n_positions}: at least 1")
+    return interactions.alike(
+        model,
+        task,
+        measures,
+        n_positions=cfg.twins.n_positions,
+        tokens_per_batch=tokens_per_batch(cfg),
+    )
 
 
 def _reference(cfg: DictConfig, model: HeadModel, task: Task) -> Task:

@@ -10,16 +10,18 @@
                         averaged over several draws of partners
     uniform             b = the mean of the head's own values over the keys that the query may see
                         (Kovaleva et al. 2019): attention without preference
+    twin                b = the head's own values under another head's pattern: what merging two
+                        heads' attention comes to, where one pattern is computed for both
 
 Zero takes a head's constant part away with its variable part, mean leaves the constant, resample
-keeps the output typical but uninformed, uniform asks for the pattern alone: they answer different
-questions and rank heads differently.
+keeps the output typical but uninformed, uniform asks for the pattern alone, twin for what is the
+head's own in its pattern: they answer different questions and rank heads differently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,7 +39,7 @@ Place = tuple[str, int]
 Xi = Float[Tensor, "row _ head"]
 Setting = tuple[Head, ...]
 """The heads whose gates are closed in a row."""
-KINDS = ("zero", "mean", "mean_by_position", "resample", "uniform")
+KINDS = ("zero", "mean", "mean_by_position", "resample", "uniform", "twin")
 POSITIONS = ("all", "not_first", "answer")
 
 
@@ -52,12 +54,16 @@ class Baseline(Protocol):
     def prepare(self, model: HeadModel, task: Task, examples: Sequence[int]) -> None:
         """Get ready for the rows of one batch of examples."""
 
+    def watching(self, places: Iterable[Place]) -> AbstractContextManager[None]:
+        """Watch what it needs of the forward under way, in the layers where gates are closed."""
+        return nullcontext()
+
     def at(self, place: Place, rows: Rows, draw: int) -> Float[Tensor, "..."]:
         """Give b for the rows (indices of the batch's sequences), broadcastable to z."""
 
 
 @dataclass
-class Zero:
+class Zero(Baseline):
     """Replace z by 0."""
 
     n_draws: int = 1
@@ -72,7 +78,7 @@ class Zero:
 
 
 @dataclass
-class Mean:
+class Mean(Baseline):
     """Replace z by its mean over the real tokens of a reference."""
 
     means: Mapping[Place, Float[Tensor, "head d_head"]]
@@ -87,7 +93,7 @@ class Mean:
 
 
 @dataclass
-class MeanByPosition:
+class MeanByPosition(Baseline):
     """Replace z by its mean at the same position of a reference."""
 
     means: Mapping[Place, Float[Tensor, "position head d_head"]]
@@ -117,7 +123,7 @@ class MeanByPosition:
 
 
 @dataclass
-class Resample:
+class Resample(Baseline):
     """Replace z by a partner's, at the same position."""
 
     partners: Int[np.ndarray, "draw example"]
@@ -131,79 +137,139 @@ class Resample:
         return len(self.partners)
 
     def prepare(self, model: HeadModel, task: Task, examples: Sequence[int]) -> None:
-        """Run each draw's partners and keep their z."""
-        self.z = []
-        for draw in self.partners:
-            partners = questions(model, [self.sources[number] for number in draw[list(examples)]])
+        """Run the partners, each once in however many draws it is, and keep their z."""
+        drawn = self.partners[:, list(examples)]
+        distinct, number = np.unique(drawn, return_inverse=True)
+        parts = []
+        for start in range(0, len(distinct), len(examples)):  # as many together as examples
+            chosen = distinct[start : start + len(examples)]
             with model.watching_z() as z:
-                task.score(model, partners)
-            self.z.append(z)
+                task.score(model, questions(model, [self.sources[n] for n in chosen]))
+            parts.append(z)
+        self.z = {place: torch.cat([z[place] for z in parts]) for place in parts[0]}
+        first = torch.tensor(number.reshape(drawn.shape) * task.n_sequences)
+        self.rows = (first[..., None] + torch.arange(task.n_sequences)).flatten(1).to(model.device)
 
     def at(self, place: Place, rows: Rows, draw: int) -> Tensor:
         """Give the partners' z."""
-        return self.z[draw][place][rows]
+        return self.z[place][self.rows[draw][rows]]
+
+
+Weights = Float[Tensor, "batch _ query key"]
+"""What each head takes from each key; one for all heads, or one for each."""
 
 
 @dataclass
-class Uniform:
-    """Replace a head's attention by equal weights on the keys that each query may see."""
+class Reweighted(Baseline):
+    """Replace a head's pattern: its own values, of the forward under way, under other weights."""
 
+    kind: ClassVar[str]
     model: HeadModel
     n_draws: int = 1
     is_checked: bool = False
 
+    def weights_of(self, batch: Batch) -> dict[Place, Weights]:
+        """Lay out the weights that replace the patterns on a batch."""
+        raise NotImplementedError
+
     def prepare(self, model: HeadModel, task: Task, examples: Sequence[int]) -> None:
-        """Lay out the equal weights, and check on the first batch that z is pattern · values."""
+        """Lay out the weights, and check on the first batch that z is pattern · values."""
         batch = task.questions(model, examples).batch
         if not self.is_checked:
-            check_values(model, batch)
+            check_values(model, batch, self.kind)
             self.is_checked = True
-        self.weights = {}
-        for site in model.sites:
-            for layer in range(site.n_layers):
-                seen = model.visible(batch, site, layer).float()
-                self.weights[site.name, layer] = seen / seen.sum(-1, keepdim=True).clamp(min=1)
+        self.weights = self.weights_of(batch)
 
-    def at(self, place: Place, rows: Rows, draw: int) -> Tensor:
+    def at(self, place: Place, rows: Rows, draw: int) -> Z:
         """Average the values of the forward that is under way."""
-        v = self.values[place].repeat_interleave(self.group_size(place), dim=2)
-        weights = self.weights[place][rows].to(v.dtype)
-        return torch.einsum("bqk,bkhd->bqhd", weights, v)
-
-    def group_size(self, place: Place) -> int:
-        """Count the query heads of one key/value head."""
-        site = self.model.site[place[0]]
-        return site.n_heads // site.n_kv_heads
+        v = self.values[place]
+        return (self.weights[place][rows].to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2)
 
     @contextmanager
     def watching(self, places: Iterable[Place]) -> Iterator[None]:
-        """Catch the values of the given layers as the model makes them."""
-        self.values: dict[Place, Values] = {}
-        with ExitStack() as stack:
-            for place in places:
-                handle = self.model.attentions[place].watch_v(self._keep(place))
-                stack.callback(handle.remove)
+        """Catch the values of the given layers as the model makes them, one for each head."""
+        with watching_values(self.model, places) as self.values:
             yield
 
-    def _keep(self, place: Place) -> Callable[[Values], None]:
-        return lambda values: self.values.__setitem__(place, values)
+
+class Uniform(Reweighted):
+    """Replace a head's attention by equal weights on the keys that each query may see."""
+
+    kind = "uniform"
+
+    def weights_of(self, batch: Batch) -> dict[Place, Weights]:
+        """Share one among the visible keys."""
+        found = {}
+        for name, layer in self.model.attentions:
+            seen = self.model.visible(batch, self.model.site[name], layer).float()
+            found[name, layer] = (seen / seen.sum(-1, keepdim=True).clamp(min=1))[:, None]
+        return found
 
 
-def check_values(model: HeadModel, batch: Batch) -> None:
+@dataclass
+class Twin(Reweighted):
+    """Replace a head's attention by that of another head, in the clean run of the same example.
+
+    The twin is of the same site and of any layer. (Where it is in the same layer or an earlier one
+    and no gate is closed before it, the clean run's pattern is also that of the run under way.)
+    What it gives to keys that the head's own layer may not see, behind a sliding window, is left
+    out and the rest scaled to add up to 1.
+    """
+
+    kind = "twin"
+    twins: Mapping[Head, Head] = field(kw_only=True)
+    """Whose pattern each head gets; a head that is not there keeps its own."""
+
+    def weights_of(self, batch: Batch) -> dict[Place, Weights]:
+        """Read the twins' patterns."""
+        found = {}
+        patterns = self.model.patterns(batch, [site.name for site in self.model.sites])
+        for (name, layer), own in patterns.items():
+            site = self.model.site[name]
+            heads = [Head(name, layer, number) for number in range(site.n_heads)]
+            twins = [self.twins.get(head, head) for head in heads]
+            taken = [patterns[name, twin.layer][:, twin.head] for twin in twins]
+            seen = self.model.visible(batch, site, layer)[:, None]
+            weights = torch.stack(taken, dim=1).where(seen, 0)
+            total = weights.sum(-1, keepdim=True)
+            found[name, layer] = weights / total.clamp(min=torch.finfo(own.dtype).tiny)
+        return found
+
+
+@contextmanager
+def watching_values(
+    model: HeadModel, places: Iterable[Place]
+) -> Iterator[dict[Place, Float[Tensor, "batch key head d_head"]]]:
+    """Keep the values of the given layers, each query head's own, while the `with` block runs."""
+    kept: dict[Place, Tensor] = {}
+
+    def keep(place: Place) -> Callable[[Values], None]:
+        site = model.site[place[0]]
+        group = site.n_heads // site.n_kv_heads
+        return lambda v: kept.__setitem__(place, v.repeat_interleave(group, dim=2))
+
+    with ExitStack() as stack:
+        for place in places:
+            stack.callback(model.attentions[place].watch_v(keep(place)).remove)
+        yield kept
+
+
+def check_values(model: HeadModel, batch: Batch, kind: str) -> None:
     """Check that what we take for pattern, values and visible keys does make z.
 
     Raises:
         InputError: It does not, so that attention cannot be replaced in this architecture.
     """
-    uniform = Uniform(model)
     sites = [site.name for site in model.sites]
-    with model.watching_z() as z, uniform.watching(model.attentions):
+    with model.watching_z() as z, watching_values(model, model.attentions) as values:
         model.visit(batch)
     for (name, layer), pattern in model.patterns(batch, sites).items():
         site = model.site[name]
-        v = uniform.values[name, layer].repeat_interleave(uniform.group_size((name, layer)), dim=2)
+        v = values[name, layer]
         real = batch.queries(site).mask
         made = torch.einsum("bhqk,bkhd->bqhd", pattern.to(v.dtype), v)[real]
+        if not (pattern.any() or z[name, layer].any()):
+            continue  # a layer without heads, in a pruned model
         seen = model.visible(batch, site, layer)[real]
         most = pattern.movedim(1, 2)[real].amax(1)  # over heads: weights are never negative
         leak = (most * ~seen).max()
@@ -211,7 +277,7 @@ def check_values(model: HeadModel, batch: Batch) -> None:
         error = (made - z[name, layer][real]).abs().max() / z[name, layer][real].abs().max()
         if leak > 1e-6 or error > 1e-2 or unused:
             raise InputError(
-                f"ablation=uniform: {model.name} does not compute {name} layer {layer} as "
+                f"ablation={kind}: {model.name} does not compute {name} layer {layer} as "
                 f"pattern · values over the keys we take as visible (relative error {error:.2g}, "
                 f"weight on hidden keys {leak:.2g}, visible keys without weight: {unused}); "
                 f"use zero, mean or resample"
@@ -354,8 +420,7 @@ def gated(
         return blend
 
     with ExitStack() as stack:
-        if isinstance(baseline, Uniform):
-            stack.enter_context(baseline.watching(gates))
+        stack.enter_context(baseline.watching(gates))
         stack.enter_context(model.editing({place: edit(place) for place in gates}))
         yield
 

@@ -180,7 +180,7 @@ def assemble(run: Run) -> None:
     with run.finishing() as is_left:
         if not is_left:
             return
-        record, shards = run.record, run.shards()
+        record = run.record
         config, rows = record["config"], run.rows()
         table = effects(
             rows,
@@ -206,13 +206,7 @@ def assemble(run: Run) -> None:
             short["draw_sd"] = draw_spread(rows)
         run.write("effects", table)
         run.write("summary", short)
-        run.finish(
-            {
-                "n_rows": len(rows),
-                "seconds": round(sum(shard["seconds"] for shard in shards), 1),
-                "peak_mb": max(shard["peak_mb"] for shard in shards),
-            }
-        )
+        run.finish(n_rows=len(rows))
 
 
 def load(path: str | Path, table: str = "summary") -> pd.DataFrame:

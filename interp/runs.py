@@ -14,7 +14,9 @@ import hashlib
 import json
 import os
 import platform
+import resource
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -56,6 +58,7 @@ class Run:
             InputError: The folder holds a run of another configuration, or files of another kind.
         """
         self.folder, (self.index, self.n_shards) = folder, shard
+        self.opened = time.time()
         identity = {"config": config, "inputs": inputs, "n_shards": self.n_shards}
         self.identity = json.loads(json.dumps(identity))
         if self.is_started:
@@ -172,12 +175,20 @@ class Run:
         with whole(path, self.shard) as scratch:
             rows.to_parquet(scratch, index=False)
 
-    def end_shard(self, parts: list[Path], facts: Mapping[str, Any]) -> None:
-        """Note that this shard has nothing left to do, unless a process has that came before."""
+    def end_shard(self, parts: list[Path]) -> None:
+        """Note that this shard has nothing left to do, unless a process has that came before.
+
+        Args:
+            parts: Its parts, for `rows` to read; none where they are read by other means.
+        """
         end = self._end(self.index)
         if end.exists():
             return  # others may be clearing up scratch files already
-        write_json(end, {**facts, "parts": [part.name for part in parts]})
+        spent = {
+            "seconds": round(time.time() - self.opened, 1),
+            "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        }
+        write_json(end, {**spent, "parts": [part.name for part in parts]})
 
     def _end(self, index: int) -> Path:
         return self.folder / "parts" / f"{index}of{self.n_shards}.json"
@@ -191,8 +202,9 @@ class Run:
         names = [name for shard in self.shards() for name in shard["parts"]]
         return read_parts([self.folder / "parts" / name for name in names])
 
-    def write(self, name: str, table: pd.DataFrame) -> None:
-        """Write a finished table."""
+    def write(self, name: str, table: pd.DataFrame, **known: Any) -> None:
+        """Write a finished table; columns that are the same in all its lines come in front."""
+        table = table.assign(**known)[[*known, *table.columns]]
         with whole(self.folder / f"{name}.parquet") as scratch:
             table.to_parquet(scratch, index=False)
 
@@ -200,9 +212,17 @@ class Run:
         """Read a finished table."""
         return pd.read_parquet(self.folder / f"{name}.parquet")
 
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Clear up what killed processes left, and mark the run as done."""
+    def finish(self, **facts: Any) -> None:
+        """Clear up what killed processes left, and mark the run as done.
+
+        Args:
+            facts: What run.json says besides, beside the time and memory that the shards took.
+        """
         self._clear_up()
+        if not self.unfinished:
+            shards = self.shards()
+            facts["seconds"] = round(sum(shard["seconds"] for shard in shards), 1)
+            facts["peak_mb"] = max(shard["peak_mb"] for shard in shards)
         write_json(self.folder / "run.json", {**self.record, **facts, "done": True})
 
     def _clear_up(self) -> None:

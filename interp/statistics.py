@@ -88,6 +88,20 @@ def cluster_bootstrap(
     return Interval(mean, se, low, high, n_clusters)
 
 
+def bootstrap_means(
+    values: Values, clusters: Labels, *, n_draws: int = 2000, seed: int = 0
+) -> Float[np.ndarray, "head draw"]:
+    """Draw means as `cluster_bootstrap` does, the same clusters for all heads at once.
+
+    For what is made of several means: ratios, areas, counts. All values must have been measured;
+    fewer than 2 clusters give NaN.
+    """
+    sums, sizes = _by_cluster(values, clusters)
+    if sums.shape[1] < 2:
+        return np.full((len(values), n_draws), np.nan)
+    return _resampled_means(sums, sizes, n_draws, seed)
+
+
 def cluster_t(
     values: Values,
     clusters: Labels,

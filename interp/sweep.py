@@ -16,6 +16,8 @@ decided (`run_rounds`); a full sweep is one round.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from itertools import groupby
 from math import ceil
@@ -27,9 +29,10 @@ import torch
 from jaxtyping import Float
 
 from interp import gates, statistics
+from interp.axes import Score
 from interp.errors import InputError
 from interp.gates import Baseline, Setting
-from interp.models.head_model import HeadModel
+from interp.models.head_model import HeadModel, Rows
 from interp.runs import Run, read_parts
 from interp.tasks.task import Questions, Task
 
@@ -115,7 +118,7 @@ def plan(
     }
     jobs = [
         (tokens, Job(batch, min(map(first.__getitem__, chunk)), tuple(chunk), draw))
-        for batch, tokens in _batches(task, tokens_per_batch, examples)
+        for batch, tokens in example_batches(task, tokens_per_batch, examples)
         for group in _neighbours(first, enough=-(-ENOUGH // tokens))
         for draw in range(n_draws)
         for chunk in _even(group, max(1, tokens_per_batch // tokens))
@@ -132,10 +135,10 @@ def plan(
     return Plan(tuple([*parts, tuple(part)] if part else parts))
 
 
-def _batches(
+def example_batches(
     task: Task, tokens_per_batch: int, examples: Sequence[int] | None = None
 ) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Group examples of equal padded size; yield each batch with its number of tokens."""
+    """Group examples (None: all) of equal padded size; yield batches and their sizes in tokens."""
 
     def size(number: int) -> tuple[int, int]:
         shapes = [item.shape for item in task.examples[number]]
@@ -152,7 +155,7 @@ def _batches(
 
 def batches(model: HeadModel, task: Task, tokens_per_batch: int) -> Iterator[Questions]:
     """Yield all examples of a task in batches of equal padded size."""
-    for examples, _ in _batches(task, tokens_per_batch):
+    for examples, _ in example_batches(task, tokens_per_batch):
         yield task.questions(model, examples)
 
 
@@ -185,7 +188,7 @@ def clean_scores(
 ) -> Float[np.ndarray, " example"]:
     """Score every example with all gates open."""
     scores = np.empty(len(task))
-    for examples, _ in _batches(task, tokens_per_batch):
+    for examples, _ in example_batches(task, tokens_per_batch):
         scores[list(examples)] = task.score(model, task.questions(model, examples)).cpu()
     return scores
 
@@ -203,7 +206,7 @@ class Engine:
     ) -> None:
         """Bind what stays the same in all jobs."""
         self.model, self.task, self.settings = model, task, settings
-        self.baseline, self.positions = baseline, positions
+        self.baseline, self.positions = copy(baseline), positions  # (made ready per batch)
         self.heads = {head for setting in settings for head in setting}
         self.examples: tuple[int, ...] = ()
 
@@ -241,23 +244,13 @@ class Engine:
             One line a row: `setting, example, draw, clean, ablated`, where `setting` and `example`
             are numbers in the lists that the plan was made from.
         """
-        if job.examples != self.examples:
-            self.start(job.examples)
-        n_examples, n_settings = len(job.examples), len(job.settings)
-        rows = torch.arange(len(self.asked.batch), device=self.model.device).repeat(n_settings)
-        closed = [
-            self.settings[number]
-            for number in job.settings
-            for _ in range(n_examples * self.task.n_sequences)
-        ]
-        asked = self.asked.select(rows)
-        acts = {site: mark[rows] for site, mark in self.acts.items()}
-        opening = gates.xi(self.model, asked.batch, closed, acts)
-        with (
-            self.model.replaying(job.block, self.recorded, rows),
-            gates.gated(self.model, opening, self.baseline, rows, job.draw),
-        ):
+        with self.closing(job) as (asked, _):
             ablated = self.task.score(self.model, asked)
+        return self.lines(job, ablated)
+
+    def lines(self, job: Job, ablated: Score) -> pd.DataFrame:
+        """Lay out what `run` returns."""
+        n_examples, n_settings = len(job.examples), len(job.settings)
         return pd.DataFrame(
             {
                 "setting": np.repeat(job.settings, n_examples),
@@ -267,6 +260,31 @@ class Engine:
                 "ablated": ablated.double().cpu().numpy(),
             }
         )
+
+    @contextmanager
+    def closing(self, job: Job) -> Iterator[tuple[Questions, Rows]]:
+        """Close the gates of a job's rows, and replay the blocks before them.
+
+        Yields:
+            What to ask of the rows, and for each row the sequence of the batch that it repeats.
+        """
+        if job.examples != self.examples:
+            self.start(job.examples)
+        rows = torch.arange(len(self.asked.batch), device=self.model.device)
+        rows = rows.repeat(len(job.settings))
+        closed = [
+            self.settings[number]
+            for number in job.settings
+            for _ in range(len(job.examples) * self.task.n_sequences)
+        ]
+        asked = self.asked.select(rows)
+        acts = {site: mark[rows] for site, mark in self.acts.items()}
+        opening = gates.xi(self.model, asked.batch, closed, acts)
+        with (
+            self.model.replaying(job.block, self.recorded, rows),
+            gates.gated(self.model, opening, self.baseline, rows, job.draw),
+        ):
+            yield asked, rows
 
     def start(self, examples: tuple[int, ...]) -> None:
         """Run a new batch clean."""
@@ -374,6 +392,35 @@ def run_rounds(
         advance(int((~is_open).sum()) * (len(engine.task) - done) * engine.baseline.n_draws)
         still_open = still_open[is_open]
     return parts
+
+
+def measured(
+    run: Run, engine: Engine, *, stage: int, tokens_per_batch: int, advance: Callable[[int], object]
+) -> pd.DataFrame:
+    """Run every setting on every example, as `damages` does; return the engine's rows."""
+    todo = engine.plan(tokens_per_batch, range(len(engine.settings)))
+    return read_parts(_carry_out(run, engine, todo, stage, advance))
+
+
+def damages(
+    run: Run, engine: Engine, *, stage: int, tokens_per_batch: int, advance: Callable[[int], object]
+) -> Float[np.ndarray, "setting example"]:
+    """Measure every setting on every example; what is on disk is not rerun.
+
+    Args:
+        run: Where parts are kept.
+        engine: What runs them.
+        stage: Tells the parts of several such sweeps in one run apart.
+        tokens_per_batch: The most tokens in a micro-batch.
+        advance: Is told how many rows are done.
+
+    Returns:
+        The damage, averaged over draws, in the metric's unit: positive where the model got worse.
+    """
+    rows = measured(run, engine, stage=stage, tokens_per_batch=tokens_per_batch, advance=advance)
+    effect = (rows["ablated"] - rows["clean"]).groupby([rows["setting"], rows["example"]]).mean()
+    matrix = effect.unstack().to_numpy()
+    return -matrix if engine.task.higher_is_better else matrix
 
 
 def _carry_out(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from interp import gates, results, sweep
 from interp.errors import InputError
-from interp.gates import Mean, MeanByPosition, Resample, Uniform, Zero
+from interp.gates import Mean, MeanByPosition, Resample, Twin, Uniform, Zero
 from interp.heads import Head, all_heads
 from interp.models.custom import from_transformer
 from interp.models.head_model import HeadModel
@@ -665,6 +665,24 @@ def test_effects_are_averaged_over_draws():
     assert np.abs(ablated - ablated.mean(0)).max() > 1e-3
 
 
+def test_a_partner_runs_once_in_however_many_draws_it_is():
+    model = family("tiny_gpt2")
+    task = resampled_task(model)
+    ran = []
+
+    def score(model, asked):
+        ran.append(len(asked.batch) // task.n_sequences)
+        return task.score(model, asked)
+
+    partners = np.array([[1, 2, 0], [2, 0, 1], [1, 2, 0]])
+    baseline = Resample(partners, task.examples)
+    with torch.no_grad():
+        baseline.prepare(model, replace(task, score=score), [0, 1, 2])
+        assert ran == [3]
+        baseline.prepare(model, replace(task, score=score), [2])
+        assert ran == [3, 1, 1]
+
+
 def test_a_corrupted_twin_is_the_partner():
     model = family("tiny_llama")
     table = pd.DataFrame(
@@ -748,7 +766,7 @@ def test_a_model_whose_z_is_not_pattern_times_values_is_refused(name, monkeypatc
     )
     batch = padded_task(model).questions(model, [0]).batch
     with torch.inference_mode(), pytest.raises(InputError, match=f"{site.name} layer 1") as error:
-        gates.check_values(model, batch)
+        gates.check_values(model, batch, "uniform")
     assert str(error.value).startswith(f"ablation=uniform: {name} does not compute")
     assert "use zero, mean or resample" in str(error.value)
     baseline = Uniform(model)
@@ -760,10 +778,99 @@ def test_a_model_that_attends_to_keys_taken_for_hidden_is_refused(monkeypatch):
     model = family("tiny_llama")
     batch = padded_task(model).questions(model, [0]).batch
     with torch.inference_mode():
-        gates.check_values(model, batch)
+        gates.check_values(model, batch, "uniform")
         monkeypatch.setattr(model, "window", lambda site, layer: 2)
         with pytest.raises(InputError, match="weight on hidden keys"):
-            gates.check_values(model, batch)
+            gates.check_values(model, batch, "uniform")
+
+
+# ------------------------------------------------------------------ twin
+def patterns_of(model: HeadModel, item: Item) -> dict[tuple[str, int], Tensor]:
+    """Read the patterns of one sequence, unpadded: `[head query key]` of each place."""
+    batch = model.batch([item.text], [item.target] if item.target else [])
+    with torch.inference_mode():
+        found = model.patterns(batch, [site.name for site in model.sites])
+    return {place: pattern[0] for place, pattern in found.items()}
+
+
+def own_under(pattern: Tensor, v: Tensor, head: int, n_heads: int, window: int | None) -> Tensor:
+    """Average a head's own values under `[query key]`, one by one, within its layer's window."""
+    own = v[:, head * v.shape[1] // n_heads]
+    made = []
+    for query, row in enumerate(pattern):
+        seen = [k for k in range(len(row)) if window is None or k > query - window]
+        total = sum(row[k] for k in seen)
+        made.append(sum(row[k] / total * own[k] for k in seen))
+    return torch.stack(made)
+
+
+def turned(model: HeadModel, task: Task) -> tuple[dict[Head, Head], Callable]:
+    """Make every head's twin the next head of the next layer, and a stand-in for the loop."""
+    twins = {
+        head: Head(head.site, (head.layer + 1) % 3, (head.head + 1) % 4)
+        for head in all_heads(model.sites)
+    }
+    shown = [[patterns_of(model, item) for item in example] for example in task.examples]
+
+    def standin(example: int):
+        def replace_z(place, z: Tensor, v: Tensor, number: int) -> Tensor:
+            slides = model.name == "tiny_gemma2" and place[1] % 2 == 0
+            made = torch.empty_like(z)
+            for head in range(z.shape[1]):
+                twin = twins[Head(*place, head)]
+                pattern = shown[example][number][twin.site, twin.layer][twin.head]
+                made[:, head] = own_under(pattern, v, head, z.shape[1], 4 if slides else None)
+            return made
+
+        return replace_z
+
+    return twins, standin
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_twin_lends_its_pattern_and_a_head_keeps_its_values(name):
+    model = family(name)
+    task, settings = padded_task(model), heads_of_all_sites(model)
+    # an upstream head that is replaced too changes the values, and not the twin's pattern
+    site = model.sites[-1].name
+    settings.append((Head(site, 0, 1), Head(site, 2, 2)))
+    twins, standin = turned(model, task)
+    wanted = loop(model, task, settings, standin)
+    ablated, clean = swept(model, task, settings, Twin(model, twins=twins))
+    assert_agree(ablated[0], wanted, clean)
+
+
+@pytest.mark.parametrize(("name", "bos"), [("tiny_gpt2", "auto"), ("tiny_gemma2", True)])
+def test_twins_leave_out_pads_on_the_left(name, bos):
+    model = family(name, "left", bos)
+    task, settings = padded_task(model), some_heads(model, "attn")
+    twins, standin = turned(model, task)
+    wanted = loop(model, task, settings, standin)
+    ablated, clean = swept(model, task, settings, Twin(model, twins=twins))
+    assert_agree(ablated[0], wanted, clean)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_head_that_is_its_own_twin_loses_nothing(name):
+    model = family(name)
+    task, every = padded_task(model), tuple(all_heads(model.sites))
+    for twins in ({head: head for head in every}, {}):
+        ablated, clean = swept(model, task, [every], Twin(model, twins=twins))
+        assert np.abs(ablated[0] - clean).max() < 1e-5
+
+
+def test_a_twin_that_attends_evenly_is_uniform_ablation():
+    model, even = build("custom_decoder"), Head("attn", 1, 3)
+    with torch.no_grad():
+        attention = model.attentions["attn", 1].attention
+        attention.W_Q[even.head] = 0
+        attention.b_Q[even.head] = 0
+    task, heads = padded_task(model), all_heads(model.sites)
+    settings = [(head,) for head in heads]
+    lent, clean = swept(model, task, settings, Twin(model, twins=dict.fromkeys(heads, even)))
+    uniform, _ = swept(model, task, settings, Uniform(model))
+    assert np.abs(lent - uniform).max() < 1e-5
+    assert np.abs(lent - clean).max() > 1e-2
 
 
 # ------------------------------------------------------------------ positions
@@ -872,7 +979,7 @@ def test_answer_is_refused_where_the_metric_pools(name):
 
 
 # ------------------------------------------------------------------ the gate itself
-class Noise:
+class Noise(gates.Baseline):
     """A baseline of random numbers, another at every place."""
 
     n_draws = 1

@@ -190,7 +190,7 @@ def finished(folder, **config):
     run = Run(folder, config, {})
     run.start({}, {})
     run.write("summary", summed(made(np.ones((2, 4)))))
-    run.finish({})
+    run.finish()
     return run
 
 

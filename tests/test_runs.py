@@ -49,7 +49,7 @@ def end(made, *numbers):
     parts = [made.part(0, number) for number in numbers]
     for number, part in zip(numbers, parts, strict=True):
         made.write_part(part, ROWS.assign(example=number))
-    made.end_shard(parts, {"seconds": 1.0, "peak_mb": 2})
+    made.end_shard(parts)
 
 
 def scratch(folder):
@@ -165,7 +165,7 @@ def test_scratch_files_of_killed_processes_are_gone_in_the_end(tmp_path):
     with made.working():
         assert scratch(tmp_path / "parts") == []
         end(made, 0)
-    made.finish({})
+    made.finish()
     assert scratch(tmp_path) == []
     assert run(tmp_path).is_done
 
@@ -178,7 +178,7 @@ def test_a_run_is_done_only_after_it_has_been_cleared_up(tmp_path, monkeypatch):
     monkeypatch.setattr(
         runs, "write_json", lambda *done: (left.extend(scratch(tmp_path)), honest(*done))
     )
-    made.finish({})
+    made.finish()
     assert left == []
     assert made.is_done
 
@@ -285,7 +285,7 @@ def test_shards_end_one_by_one_and_their_rows_come_together(tmp_path):
         ["0of2-0-00000.parquet", "0of2-0-00001.parquet"],
         ["1of2-0-00003.parquet"],
     ]
-    assert [shard["seconds"] for shard in first.shards()] == [1.0, 1.0]
+    assert all(shard["seconds"] >= 0 and shard["peak_mb"] > 0 for shard in first.shards())
     for reader in (first, second, Run.at(tmp_path)):
         rows = reader.rows()
         assert rows["example"].tolist() == [0, 0, 1, 1, 3, 3]
@@ -295,8 +295,10 @@ def test_shards_end_one_by_one_and_their_rows_come_together(tmp_path):
 def test_a_process_that_comes_late_does_not_end_a_shard_again(tmp_path):
     made = started(tmp_path)
     end(made, 0)
-    made.end_shard([made.part(0, 0)], {"seconds": 99.0})
-    assert made.shards()[0]["seconds"] == 1.0
+    late = run(tmp_path)
+    late.opened -= 1e6
+    late.end_shard([made.part(0, 0)])
+    assert made.shards()[0]["seconds"] < 1e6
 
 
 def test_parts_of_shards_rounds_and_numbers_have_names_of_their_own(tmp_path):
@@ -321,7 +323,7 @@ def test_parts_are_turned_into_tables_once(tmp_path):
     end(second, 0)
     assert is_left(second)
     assert is_left(first)  # the last one stopped before it was through
-    first.finish({"n_rows": 4})
+    first.finish(n_rows=4)
     assert not is_left(first)
     assert not is_left(second)
     assert first.record["n_rows"] == 4
@@ -343,7 +345,7 @@ def test_who_comes_second_waits_for_the_tables(tmp_path):
         other.start()
         time.sleep(0.3)
         assert len(answers) == 1
-        first.finish({})
+        first.finish()
     other.join(60)
     assert answers == [True, False]
 

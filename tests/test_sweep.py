@@ -21,7 +21,7 @@ from test_gates import (
 
 from interp import sweep
 from interp.errors import InputError
-from interp.gates import Zero
+from interp.gates import Uniform, Zero
 from interp.heads import Head, all_heads
 from interp.models.head_model import Replayed
 from interp.sweep import Engine, Job
@@ -82,6 +82,16 @@ def test_a_row_equals_a_plain_full_forward_without_any_padding(name):
     task = replace(task, examples=[(a[0], replace(a[0], ids=a[0].ids[::-1])) for a in others])
     assert all(len({item.shape for item in example}) == 1 for example in task.examples)
     assert_law(model, task, some_heads(model, model.sites[0].name))
+
+
+def test_engines_take_turns_with_one_baseline(uneven):
+    model, task = uneven
+    baseline = Uniform(model)
+    one, other = (Engine(model, task, [(Head("attn", 1, 2),)], baseline, "all") for _ in range(2))
+    short, long = (Job(examples, 1, (0,), 0) for examples in ((1,), (3,)))
+    alone = one.run(short)
+    other.run(long)
+    pd.testing.assert_frame_equal(one.run(short), alone)
 
 
 # ------------------------------------------------------------------ the plan
@@ -363,14 +373,13 @@ def test_a_forward_that_fails_halfway_leaves_no_stub_and_no_hook(monkeypatch):
 def test_a_batch_that_could_not_start_does_not_stand_in_for_the_former_one():
     model = family("tiny_gpt2")
     task = padded_task(model)
-    baseline = Failing("never")
-    engine = Engine(model, task, [(Head("attn", 0, 0),)], baseline, "all")
+    engine = Engine(model, task, [(Head("attn", 0, 0),)], Failing("never"), "all")
     good, bad = Job((0,), 0, (0,), 0), Job((1,), 0, (0,), 0)
     first = engine.run(good)
-    baseline.moment = "prepare"
+    engine.baseline.moment = "prepare"
     with pytest.raises(RuntimeError, match="on purpose"):
         engine.run(bad)
-    baseline.moment = "never"
+    engine.baseline.moment = "never"
     pd.testing.assert_frame_equal(engine.run(good), first)
 
 

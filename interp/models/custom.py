@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from interp.axes import Residual, Z
 from interp.heads import Site
-from interp.models.head_model import Batch, Handle, HeadModel, Values
+from interp.models.head_model import Batch, Handle, HeadModel, Values, Writers
 from interp.models.pretrained import fingerprint, float_type, torch_device
 from interp.models.text import byte_tokenizer, codec
 from interp.transformer import Transformer, load
@@ -34,6 +34,11 @@ class HookedAttention:
     def write(self, z: Z) -> Float[Tensor, "batch position head d_model"]:
         """Compute what each head adds to the attention's output: z W_O, without the bias."""
         return torch.einsum("bphd,hdm->bphm", z, self.attention.W_O)
+
+    def constant(self) -> Float[Tensor, " d_model"]:
+        """Give what the attention adds whatever its heads do: the bias."""
+        bias, W_O = self.attention.b_O, self.attention.W_O
+        return W_O.new_zeros(W_O.shape[-1]) if bias is None else bias
 
 
 class CustomModel(HeadModel):
@@ -115,6 +120,9 @@ def from_transformer(
         record={"weight_processing": "none", **(record or {"name": name})},
         decoder_start=tokenizer.bos_token_id or 0,
         final_norm=module.ln_final if config.kind == "decoder" else None,
+        writers=[Writers(getattr(block, "mlp", None)) for block in module.blocks]
+        if config.kind == "decoder"
+        else (),
     )
 
 

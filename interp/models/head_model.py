@@ -73,6 +73,20 @@ class Attention(Protocol):
     def write(self, z: Z) -> Float[Tensor, "batch position head d_model"]:
         """Compute what each head adds to the attention's output: z W_O, without the bias."""
 
+    def constant(self) -> Float[Tensor, " d_model"]:
+        """Give what the attention adds whatever its heads do: the bias."""
+
+
+@dataclass(frozen=True)
+class Writers:
+    """The modules that write into the residual stream in one block of a decoder, beside heads."""
+
+    mlp: nn.Module | None
+    """What it returns is what the MLP adds, or what `mlp_norm` reads; None without an MLP."""
+    attn_norm: nn.Module | None = None
+    """A norm that stands between the attention's output and the stream (Gemma 2)."""
+    mlp_norm: nn.Module | None = None
+
 
 class Replayed(nn.Module):
     """Stands in for a block and returns an output computed before."""
@@ -110,6 +124,7 @@ class HeadModel(ABC):
         record: Mapping[str, Any],
         decoder_start: int = 0,
         final_norm: nn.Module | None = None,
+        writers: Sequence[Writers] = (),
     ) -> None:
         """Collect what an adapter found.
 
@@ -127,6 +142,7 @@ class HeadModel(ABC):
             record: Facts about the weights for run.json.
             decoder_start: The token that an encoder-decoder's decoder starts with.
             final_norm: The norm in front of the unembedding, of a decoder that has one.
+            writers: What else writes into the residual stream, for each block of a decoder.
         """
         if padding_side not in ("left", "right"):
             raise InputError(f"model.padding_side={padding_side}: left or right")
@@ -141,6 +157,7 @@ class HeadModel(ABC):
         self.attentions, self.unembed, self.codec = attentions, unembed, codec
         self.padding_side, self.record = padding_side, dict(record)
         self.decoder_start, self.final_norm = decoder_start, final_norm
+        self.writers = tuple(writers)
         self.blocks = [(stack, index) for stack in stacks for index in range(len(stack))]
         names = list(dict.fromkeys(site.stack for site in sites))
         self._first_block = dict(
@@ -151,6 +168,13 @@ class HeadModel(ABC):
     def device(self) -> str:
         """Where the weights are."""
         return str(next(self.module.parameters()).device)
+
+    @property
+    def n_readable(self) -> int:
+        """Count the ids that all its stacks read: a decoder may have a vocabulary of its own."""
+        n_ids: int = self.codec.tokenizer.vocab_size
+        unembed: Any = self.unembed
+        return min(n_ids, len(unembed.weight)) if self.kind == "encoder_decoder" else n_ids
 
     def block(self, head: Head) -> int:
         """Number the block a head belongs to, counted over all stacks in the order they run."""
@@ -221,19 +245,11 @@ class HeadModel(ABC):
         """Say what the final norm multiplies each direction of the residual stream by.
 
         Returns:
-            The gain, apart from the scale that depends on the stream; and whether the norm takes
-            the mean off first. Read from what the norm does to +1, -1, +1, …, which has mean 0 and
-            size 1, and to 1, 1, 1, ….
+            As `norm_gain`.
         """
         unembed: Any = self.unembed
         ones = torch.ones_like(unembed.weight[0])
-        if self.final_norm is None:
-            return ones, False
-        signs = ones.clone()
-        signs[1::2] = -1
-        at_zero = self.final_norm(torch.zeros_like(ones))
-        gain = (self.final_norm(signs) - at_zero) / signs
-        return gain, bool(torch.allclose(self.final_norm(ones), at_zero, atol=1e-3))
+        return (ones, False) if self.final_norm is None else norm_gain(self.final_norm, ones)
 
     def visit(self, batch: Batch) -> None:
         """Run the model for the sake of its heads alone: as little as possible is unembedded."""
@@ -352,6 +368,27 @@ class HeadModel(ABC):
             causal=site.causal,
             window=self.window(site, layer),
         )
+
+
+def norm_gain(
+    norm: nn.Module, ones: Float[Tensor, " d_model"]
+) -> tuple[Float[Tensor, " d_model"], bool]:
+    """Say what a norm multiplies each direction of the residual stream by.
+
+    Args:
+        norm: A norm.
+        ones: The stream 1, 1, 1, …, of the width, type and place of the norm's input.
+
+    Returns:
+        The gain, apart from the scale that depends on the stream; and whether the norm takes the
+        mean off first. Read from what the norm does to +1, -1, +1, …, which has mean 0 and size 1,
+        and to 1, 1, 1, ….
+    """
+    signs = ones.clone()
+    signs[1::2] = -1
+    at_zero = norm(torch.zeros_like(ones))
+    gain = (norm(signs) - at_zero) / signs
+    return gain, bool(torch.allclose(norm(ones), at_zero, atol=1e-3))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from interp.axes import Residual, Z
 from interp.errors import InputError
 from interp.heads import Site
 from interp.models.conversion import converted, sha256
-from interp.models.head_model import Batch, Handle, HeadModel, Values
+from interp.models.head_model import Batch, Handle, HeadModel, Values, Writers
 from interp.models.text import codec
 
 CLASSES = {
@@ -39,7 +39,13 @@ CLASSES = {
 class ProjectedAttention:
     """One attention of a Hugging Face model: z is what its output projection reads."""
 
-    def __init__(self, output: nn.Module, value_input: nn.Module, value: nn.Module, site: Site):
+    def __init__(
+        self,
+        output: nn.Module,
+        value_input: nn.Module,
+        value: Callable[[Tensor], Tensor],
+        site: Site,
+    ) -> None:
         """Bind the modules.
 
         Args:
@@ -55,7 +61,7 @@ class ProjectedAttention:
 
         def hook(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             z = args[0]
-            heads = z.reshape(len(z), -1, self.site.n_heads, self.site.d_head)
+            heads = z.reshape(*z.shape[:2], self.site.n_heads, self.site.d_head)
             return (edit(heads).reshape(z.shape), *args[1:])
 
         return self.output.register_forward_pre_hook(hook)
@@ -65,7 +71,8 @@ class ProjectedAttention:
 
         def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
             values = self.value(args[0])
-            watch(values.reshape(len(values), -1, self.site.n_kv_heads, self.site.d_head))
+            shape = *values.shape[:2], self.site.n_kv_heads, self.site.d_head
+            watch(values.reshape(shape))
 
         return self.value_input.register_forward_pre_hook(hook)
 
@@ -76,6 +83,11 @@ class ProjectedAttention:
         rows = torch.cat([torch.zeros_like(z[0, 0]).reshape(1, size), z.new_ones(size).diag()])
         W_O = self.output(rows[1:]) - self.output(rows[:1])
         return torch.einsum("bphd,hdm->bphm", z, W_O.unflatten(0, z.shape[2:]))
+
+    def constant(self) -> Float[Tensor, " d_model"]:
+        """Give what the attention adds whatever its heads do: the bias."""
+        like = next(self.output.parameters())
+        return self.output(like.new_zeros(self.site.n_heads * self.site.d_head))
 
 
 class PretrainedModel(HeadModel):
@@ -169,6 +181,8 @@ def pretrained(
     with quiet(offline=local):
         try:
             config = transformers.AutoConfig.from_pretrained(name)
+            if getattr(config, "pruned_heads", None):
+                raise ValueError(f"it is pruned (use model=pruned model.path={name})")
             kind = _kind(config)
             module, loading = getattr(transformers, CLASSES[kind]).from_pretrained(
                 name, use_safetensors=True, dtype=float_type(dtype), output_loading_info=True
@@ -261,6 +275,17 @@ def from_module(
             )
         return twin.get_submodule(paths[id(part.original_component)])
 
+    def part_of(whole: Any, name: str) -> nn.Module | None:
+        """Find a part by its common name; None where there is none, or no module of its own."""
+        part = whole._modules.get(name)
+        return twin_of(part) if part and id(part.original_component) in paths else None
+
+    def writers(block: Any) -> Writers:
+        mlp = part_of(block, "mlp")
+        if "mlp" in block._modules:  # where the block computes the MLP (OPT), its last map is one
+            mlp = part_of(block.mlp, "out") or mlp
+        return Writers(mlp, part_of(block, "ln1_post"), part_of(block, "ln2_post"))
+
     sites, stacks, attentions = [], [], {}
     for stack in ("blocks", "encoder_blocks", "decoder_blocks"):
         if stack not in bridge._modules:
@@ -299,6 +324,7 @@ def from_module(
         record={"weight_processing": "none", **record},
         decoder_start=getattr(module.config, "decoder_start_token_id", None) or 0,
         final_norm=twin_of(bridge.ln_final) if "ln_final" in bridge._modules else None,
+        writers=list(map(writers, bridge.blocks)) if kind == "decoder" else (),
     )
 
 

@@ -113,17 +113,18 @@ class Codec:
         """
         if not text.strip():
             raise InputError("empty text: nothing to tokenise")
-        return self._fit(self.with_bos(self._tokenise(text)), text)
+        return self._fit(self.with_bos(self._tokenise(text=text)), text)
 
-    def frame(self) -> tuple[Encoded, Encoded]:
-        """Give the special tokens that stand before and after a text."""
-        encoded = self.encode("a")
+    def frame(self, *, as_target: bool = False) -> tuple[Encoded, Encoded]:
+        """Give the special tokens that stand before and after a text, or a target."""
+        encoded = self.encode_target("a") if as_target else self.encode("a")
         text = [place for place, special in enumerate(encoded.special) if not special]
         return encoded[: text[0]], encoded[text[-1] + 1 :]
 
-    def encode_long(self, text: str) -> Encoded:
-        """Tokenise a text of any length, without special tokens."""
-        return self._tokenise(text, add_special_tokens=False)
+    def encode_long(self, text: str, *, as_target: bool = False) -> Encoded:
+        """Tokenise a text of any length, or a target, without special tokens."""
+        side = "text_target" if as_target else "text"
+        return self._tokenise(**{side: text}, add_special_tokens=False)
 
     def encode_target(self, text: str) -> Encoded:
         """Tokenise what an encoder-decoder is to write, its end token included."""
@@ -137,9 +138,8 @@ class Codec:
             )
         return self._fit(encoded, text)
 
-    def _tokenise(self, *args: str, **choices: Any) -> Encoded:
+    def _tokenise(self, **choices: Any) -> Encoded:
         encoding = self.tokenizer(
-            *args,
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
             verbose=False,

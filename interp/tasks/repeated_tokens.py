@@ -21,6 +21,8 @@ SHORTEST, LONGEST = 8, 24
 def repeated(model: HeadModel, n: int, seed: int) -> list[tuple[Encoded, int]]:
     """Draw repeated segments; returns each sequence and its segment's length.
 
+    All stacks of an encoder-decoder can read them.
+
     Raises:
         InputError: The model's vocabulary or context is too small.
     """
@@ -28,7 +30,7 @@ def repeated(model: HeadModel, n: int, seed: int) -> list[tuple[Encoded, int]]:
     tokenizer = model.codec.tokenizer
     added = tokenizer.added_tokens_decoder.items()  # (all_special_ids lists named ones alone)
     special = {*tokenizer.all_special_ids, *(n for n, token in added if token.special)}
-    vocabulary = np.setdiff1d(np.arange(tokenizer.vocab_size), list(special))
+    vocabulary = np.setdiff1d(np.arange(model.n_readable), list(special))
     before, after = model.codec.frame()
     longest = min(LONGEST, len(vocabulary))
     if model.codec.n_ctx is not None:

@@ -101,11 +101,15 @@ class Task:
             return self
         if n < 1:
             raise InputError(f"n_examples={n}: at least 1, or null for all {len(self)}")
+        return self.select(range(min(n, len(self))))
+
+    def select(self, numbers: Sequence[int]) -> "Task":
+        """Keep the examples of the given numbers, in that order."""
         return replace(
             self,
-            examples=self.examples[:n],
-            table=self.table.iloc[:n],
-            corrupted=self.corrupted[:n] if self.corrupted is not None else None,
+            examples=[self.examples[number] for number in numbers],
+            table=self.table.iloc[list(numbers)],
+            corrupted=self.corrupted and [self.corrupted[number] for number in numbers],
         )
 
     def questions(self, model: HeadModel, examples: Sequence[int]) -> Questions:
