@@ -4,13 +4,19 @@ Damage is drawn in colours that diverge from white at 0: red where removing a he
 worse, blue where it makes it better.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from jaxtyping import Float
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
+from scipy.spatial.distance import cdist
 
 COLOURS = "RdBu_r"
 SHARPNESS = 98
@@ -188,6 +194,16 @@ WHITE = 0.15
 """How far from white the weakest head of a role is drawn."""
 
 
+def most_telling(roles: pd.DataFrame) -> pd.DataFrame:
+    """Keep one role of each head, the most telling, as `kind`."""
+    kind = roles["role"].where(roles["feature"] != "first_token", "first token")
+    order = kind.map({name: place for place, name in enumerate(ROLE_COLOURS)})
+    shown = roles.assign(kind=kind, order=order).sort_values(
+        ["order", "score"], ascending=[True, False], kind="stable"
+    )
+    return shown.drop_duplicates(["site", "layer", "head"])
+
+
 def role_map(scores: pd.DataFrame, roles: pd.DataFrame, *, title: str) -> Figure:
     """Draw a layer x head map of each site: a colour for the role, stronger for higher scores.
 
@@ -198,12 +214,7 @@ def role_map(scores: pd.DataFrame, roles: pd.DataFrame, *, title: str) -> Figure
         roles: `site, layer, head, role, feature, score`.
         title: The figure's title.
     """
-    kind = roles["role"].where(roles["feature"] != "first_token", "first token")
-    order = kind.map({name: place for place, name in enumerate(ROLE_COLOURS)})
-    shown = roles.assign(kind=kind, order=order).sort_values(
-        ["order", "score"], ascending=[True, False], kind="stable"
-    )
-    shown = shown.drop_duplicates(["site", "layer", "head"])
+    shown = most_telling(roles)
     places = scores[["site", "layer", "head"]].drop_duplicates()
     sites = sorted(set(places["site"]))
     with sns.axes_style("white"):
@@ -250,13 +261,15 @@ RULES = {
 """How a rule is called, and its mark."""
 
 
-def beside_rules(scores: pd.DataFrame, *, min_n: int, title: str) -> Figure:
+def beside_rules(scores: pd.DataFrame, roles: pd.DataFrame, *, min_n: int, title: str) -> Figure:
     """Draw, for each feature, the best head's score with its interval, and what rules score.
 
-    The head is the best on the one half of the examples; what is drawn is the other half.
+    The head is the best on the one half of the examples; what is drawn is the other half. A star
+    behind its name says that it has the role.
 
     Args:
         scores: As interp.patterns.scores returns them.
+        roles: `site, layer, head, feature`.
         min_n: Features measured on fewer queries are left out.
         title: The figure's title.
     """
@@ -270,7 +283,9 @@ def beside_rules(scores: pd.DataFrame, *, min_n: int, title: str) -> Figure:
     lines = lines.assign(order=order).sort_values(["order", "feature"], kind="stable")
     head = "L" + lines["layer"].astype(str) + "H" + lines["head"].astype(str)
     several = lines["site"].nunique() > 1
-    lines["name"] = (lines["site"] + " " if several else "") + lines["feature"] + "  " + head
+    earned = lines[place].merge(roles[place].drop_duplicates(), how="left", indicator=True)
+    star = np.where(earned["_merge"] == "both", " ★", "")
+    lines["name"] = (lines["site"] + " " if several else "") + lines["feature"] + "  " + head + star
     bars = lines.drop_duplicates("name").reset_index(drop=True)
     with sns.axes_style("whitegrid"):
         size = 8.5, 1.6 + 0.24 * max(len(bars), 1)
@@ -304,7 +319,8 @@ def beside_rules(scores: pd.DataFrame, *, min_n: int, title: str) -> Figure:
                     axis.scatter(*at, marker=mark, color="black", s=24, zorder=3, label=label)
             axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, title="")
             axis.set_ylim(len(bars) - 0.5, -0.5)
-        axis.set(xlabel="share of questions answered right", ylabel="", xlim=(0, 1.02))
+        label = "share of questions answered right (★: the head has the role)"
+        axis.set(xlabel=label, ylabel="", xlim=(0, 1.02))
         figure.suptitle(title, fontsize="medium")
     return figure
 
@@ -339,4 +355,484 @@ def attention(table: pd.DataFrame, *, title: str) -> Figure:
         figure.suptitle(
             f"{title}\nattention from words (rows) to words (columns)", fontsize="medium"
         )
+    return figure
+
+
+LAYERS = "viridis"
+"""From the first layer to the last."""
+NO_ROLE = "#dddddd"
+ENDS = 100 - SHARPNESS, SHARPNESS
+"""The percentiles of pairs at which the colours of a map of them end."""
+NAMED = 80
+"""Up to so many heads are named beside a map."""
+ROOM = 0.025
+"""Heads that have no other within this share of a plane's width are named on it."""
+
+
+def cluster_map(
+    matrix: pd.DataFrame,
+    tree: Float[np.ndarray, "join 4"],
+    clusters: Sequence[int],
+    *,
+    title: str,
+    label: str,
+) -> Figure:
+    """Draw how alike all pairs of heads are, in the order of a tree, layer and cluster at the side.
+
+    Args:
+        matrix: Head x head, with addresses such as `L5H1` as index and columns.
+        tree: A linkage matrix of scipy.
+        clusters: The number of each head's cluster.
+        title: The figure's title.
+        label: What the colours mean; darker is more alike.
+    """
+    low, high = np.percentile(matrix.to_numpy()[~np.eye(len(matrix), dtype=bool)], ENDS)
+    layers = matrix.index.str.extract(r"L(\d+)H", expand=False).astype(int)
+    shades = {
+        "layer": mpl.colormaps[LAYERS](layers / max(layers.max(), 1)),
+        "cluster": np.array(sns.husl_palette(max(clusters) + 1))[clusters],
+    }
+    side = 4 + min(0.2 * len(matrix), 8)
+    grid = sns.clustermap(
+        matrix,
+        row_linkage=tree,
+        col_linkage=tree,
+        row_colors=pd.DataFrame(
+            {name: list(map(tuple, rows)) for name, rows in shades.items()}, matrix.index
+        ),
+        cmap="Blues",
+        vmin=low,
+        vmax=high,
+        xticklabels=len(matrix) <= NAMED,
+        yticklabels=len(matrix) <= NAMED,
+        figsize=(side, side),
+        cbar_kws={"label": label, "extend": "both"},
+    )
+    grid.gs.update(top=0.94)  # room for the title
+    grid.ax_cbar.set_position((0.02, 0.78, 0.02, 0.14))
+    plt.close(grid.figure)  # seaborn hands it to pyplot, which would keep it
+    grid.ax_heatmap.set(xlabel="", ylabel="")
+    grid.ax_heatmap.tick_params(length=0, labelsize="xx-small")
+    ends = [(layer, mpl.colormaps[LAYERS](float(layer > 0))) for layer in {0, layers.max()}]
+    grid.ax_col_dendrogram.legend(
+        handles=[
+            mpl.patches.Patch(facecolor=colour, label=f"layer {layer}") for layer, colour in ends
+        ],
+        loc="upper right",
+        frameon=False,
+        fontsize="small",
+    )
+    grid.figure.suptitle(title, fontsize="medium", y=0.98)
+    return grid.figure
+
+
+def plane(
+    table: pd.DataFrame, shares: Mapping[str, float], *, roles: pd.DataFrame | None, title: str
+) -> Figure:
+    """Draw heads such that those that are alike lie close, coloured by layer or role.
+
+    Args:
+        table: One line a head: `site, layer, head, x, y`.
+        shares: How much of the heads' variance each site's plane shows.
+        roles: `site, layer, head, role, feature, score`; None colours by layer.
+        title: The figure's title.
+    """
+    sites = sorted(set(table["site"]))
+    hue, palette = "layer", dict[Any, Any]()
+    if roles is None:
+        palette = {
+            layer: mpl.colormaps[LAYERS](layer / max(table["layer"].max(), 1))
+            for layer in sorted(set(table["layer"]))
+        }
+    else:
+        hue, palette = "kind", {"no role": NO_ROLE, **ROLE_COLOURS}
+        telling = most_telling(roles)[["site", "layer", "head", "kind"]]
+        table = table.merge(telling, on=["site", "layer", "head"], how="left")
+        table = table.fillna({"kind": "no role"}).sort_values(
+            "kind", key=lambda kind: kind.map({name: n for n, name in enumerate(palette)})
+        )
+    with sns.axes_style("white"):
+        figure = Figure(figsize=(5.5 * len(sites) + 1.5, 5), layout="constrained")
+        axes = figure.subplots(1, len(sites), squeeze=False)[0]
+        for axis, site in zip(axes, sites, strict=True):
+            here = table[table["site"] == site]
+            used = {name: colour for name, colour in palette.items() if name in set(here[hue])}
+            sns.scatterplot(here, x="x", y="y", hue=hue, palette=used, s=36, ax=axis, legend="full")
+            reach = ROOM * (here[["x", "y"]].max() - here[["x", "y"]].min()).max()
+            gaps = cdist(here[["x", "y"]], here[["x", "y"]]) + np.diag([np.inf] * len(here))
+            for row in here[gaps.min(0) > reach].itertuples():
+                name, at = f"L{row.layer}H{row.head}", (row.x, row.y)
+                axis.annotate(name, at, (3, 3), textcoords="offset points", size="xx-small")
+            label = f"near: alike (the plane shows {shares[site]:.0%} of the variance)"
+            axis.set(xlabel=label, ylabel="", title="" if len(sites) == 1 else site)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            axis.set_aspect("equal", adjustable="datalim")
+            axis.legend(
+                title="layer" if roles is None else "",
+                loc="center left",
+                bbox_to_anchor=(1, 0.5),
+                frameon=False,
+                fontsize="small",
+                ncols=1 + (len(used) - 1) // 15,
+            )
+        figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def estimates(table: pd.DataFrame, agreement: pd.DataFrame, *, title: str, label: str) -> Figure:
+    """Draw cheap estimates against exact damage, a panel an estimator and a point a head.
+
+    Args:
+        table: `site, layer, head, estimator, score`, with the estimator `exact`.
+        agreement: One line an estimator: `estimator, target, spearman`; panels in its order.
+        title: The figure's title.
+        label: The metric and its unit.
+    """
+    place = ["site", "layer", "head"]
+    exact = table[table["estimator"] == "exact"][[*place, "score"]]
+    both = table.merge(exact, on=place, suffixes=("", "_exact"))
+    sites = sorted(set(both["site"]))
+    columns = min(4, len(agreement))
+    rows = -(-len(agreement) // columns)
+    shades = mpl.colors.Normalize(0, max(both["layer"].max(), 1))
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(3.1 * columns + 1, 3 * rows + 0.5), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        panels = zip(axes.ravel(), agreement.itertuples(), strict=False)
+        for axis, line in panels:
+            here = both[both["estimator"] == line.estimator]
+            is_size = line.target == "abs_damage"
+            here = here.assign(target=here["score_exact"].abs() if is_size else here["score_exact"])
+            sns.scatterplot(
+                here,
+                x="score",
+                y="target",
+                hue="layer",
+                hue_norm=shades,
+                palette=LAYERS,
+                style="site" if len(sites) > 1 else None,
+                style_order=sites if len(sites) > 1 else None,
+                legend=False,
+                s=18,
+                ax=axis,
+            )
+            if not is_size:
+                axis.axline((0, 0), slope=1, color="0.6", linewidth=1, zorder=0)
+            axis.set(
+                xlabel=line.estimator,
+                ylabel=f"{'|damage|' if is_size else 'damage'} {label}",
+                title=f"Spearman {line.spearman:.2f}",
+            )
+            for text in (axis.title, axis.xaxis.label, axis.yaxis.label):
+                text.set_fontsize("small")
+            axis.tick_params(labelsize="x-small")
+            axis.locator_params(axis="x", nbins=5)
+        for axis in axes.ravel()[len(agreement) :]:
+            axis.set_axis_off()
+        colours = mpl.cm.ScalarMappable(norm=shades, cmap=LAYERS)
+        figure.colorbar(colours, ax=axes, label="layer", shrink=0.6)
+        if len(sites) > 1:
+            marks = dict(zip(sites, ("o", "X", "s"), strict=False))  # as seaborn chooses them
+            handles = [
+                mpl.lines.Line2D([], [], marker=mark, linestyle="", color="0.3", label=site)
+                for site, mark in marks.items()
+            ]
+            figure.legend(handles=handles, loc="outside lower center", ncols=len(sites))
+        figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+ORDER_COLOURS = {
+    "exact": "#4c72b0",
+    "greedy": "#c44e52",
+    "attribution": "#dd8452",
+    "michel_example": "#55a868",
+    "michel_token": "#8172b3",
+    "michel_batch": "#937860",
+    "reverse": "#64b5cd",
+    "random": "#8c8c8c",
+}
+
+
+def pruning_curves(table: pd.DataFrame, *, tolerance: float, title: str, label: str) -> Figure:
+    """Draw the score while more and more heads are closed, a panel a site, a line an order.
+
+    Bands are intervals; that of random orders goes from the lowest of them to the highest.
+
+    Args:
+        table: One line a point: `order, seed, site, fraction, value, ci_low, ci_high`.
+        tolerance: The share of the clean score that may be lost (negative: gained), which a
+            dotted line marks.
+        title: The figure's title.
+        label: What the score is, with its unit.
+    """
+    sites = list(dict.fromkeys(table["site"]))
+    names = [name for name in ORDER_COLOURS if name in set(table["order"])]
+    with sns.axes_style("whitegrid"):
+        size = max(4.2 * len(sites) + 1.8, 7), 4.2
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(1, len(sites), squeeze=False, sharey=True)[0]
+        for axis, site in zip(axes, sites, strict=True):
+            here = table[table["site"] == site]
+            for name in names:
+                points = here[here["order"] == name].groupby("fraction")
+                low, high = points["ci_low"].min(), points["ci_high"].max()
+                if name == "random":
+                    low, high = points["value"].min(), points["value"].max()
+                at = 100 * low.index.to_numpy()
+                colour, mean = ORDER_COLOURS[name], points["value"].mean()
+                sns.lineplot(x=at, y=mean, color=colour, marker="o", label=name, ax=axis)
+                axis.fill_between(at, low, high, color=colour, alpha=0.12, linewidth=0)
+            clean = here.loc[here["fraction"] == 0, "value"].iloc[0]
+            axis.axhline(clean, color="0.4", linewidth=1)
+            axis.axhline(clean * (1 - tolerance), color="0.4", linewidth=1, linestyle=":")
+            axis.set(
+                xlabel="% of heads closed", ylabel=label, title="" if len(sites) == 1 else site
+            )
+            axis.get_legend().remove()
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False
+        )
+        figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+WAYS = {
+    "merged": ("merged with its twin", mpl.colormaps[COLOURS](0.1)),
+    "pruned": ("closed", mpl.colormaps[COLOURS](0.9)),
+    "random": ("under a random head's pattern", "#8c8c8c"),
+}
+"""What may become of a head that is merged: how it is called, and its colour."""
+
+
+def pairs_by_similarity(
+    pairs: pd.DataFrame, measures: list[str], *, title: str, label: str
+) -> Figure:
+    """Draw how much pairs of heads interact by how alike they are, a panel a measure.
+
+    Args:
+        pairs: One line a pair: `layer, layer_2, is_twin, value`, and the measures, turned so that
+            they grow the more alike heads are.
+        measures: Which of them.
+        title: The figure's title.
+        label: What the value means, with the unit.
+    """
+    apart = (pairs["layer_2"] - pairs["layer"]).abs().rename("layers apart")
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(4.2 * len(measures) + 1, 4), layout="constrained")
+        axes = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
+        for axis, name in zip(axes, measures, strict=True):
+            at = {"x": pairs[name], "y": pairs["value"], "ax": axis}
+            is_last = axis is axes[-1]
+            sns.scatterplot(**at, hue=apart, palette=LAYERS, s=22, linewidth=0, legend=is_last)
+            twins = pairs[pairs["is_twin"]]
+            rings = {"s": 60, "facecolor": "none", "edgecolor": "0.2", "linewidth": 0.8}
+            axis.scatter(twins[name], twins["value"], **rings, label="nearest twins")
+            axis.axhline(0, color="0.4", linewidth=1)
+            base, _, end = name.partition("_without")
+            turned = {"js": "1 - JS / ln 2", "tv": "1 - total variation"}.get(base, base)
+            axis.set(xlabel=f"similarity ({turned}{end and ', without the first key'})")
+            axis.set(ylabel=label)
+            if is_last:
+                axis.legend(
+                    title="layers apart",
+                    loc="center left",
+                    bbox_to_anchor=(1, 0.5),
+                    frameon=False,
+                    fontsize="small",
+                )
+        figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def merge_curve(curve: pd.DataFrame, *, title: str, label: str) -> Figure:
+    """Draw the damage of merging more and more heads, and of closing the same ones.
+
+    Bands are intervals of the difference from merging, which is measured example by example.
+
+    Args:
+        curve: One line a way, seed and step: `how, seed, fraction, damage, above_merged, above_low,
+            above_high`. Seeds are drawn as their mean.
+        title: The figure's title.
+        label: What the damage is, with the unit.
+    """
+    merged = curve["damage"] - curve["above_merged"]
+    curve = curve.assign(low=merged + curve["above_low"], high=merged + curve["above_high"])
+    means = curve.groupby(["how", "fraction"], as_index=False)[["damage", "low", "high"]].mean()
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(6.5, 4), layout="constrained")
+        axis = figure.subplots()
+        for how, (name, colour) in WAYS.items():
+            lines = means[means["how"] == how]
+            if len(lines):
+                ends = lines["low"], lines["high"]
+                axis.fill_between(lines["fraction"], *ends, color=colour, alpha=0.15)
+                at = {"x": "fraction", "y": "damage", "ax": axis}
+                sns.lineplot(lines, **at, marker="o", label=name, color=colour)
+        axis.axhline(0, color="0.4", linewidth=1)
+        axis.set(xlabel="share of all heads", ylabel=label)
+        axis.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        axis.legend(title="each of these heads is", frameon=False, fontsize="small")
+        figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def cluster_choice(table: pd.DataFrame, *, title: str) -> Figure:
+    """Draw what each number of clusters comes to, and mark the one that was chosen.
+
+    Args:
+        table: One line a site and number: `site, n_clusters, silhouette, agreement, chosen`.
+        title: The figure's title.
+    """
+    sites = sorted(set(table["site"]))
+    names = {
+        "silhouette": "mean silhouette",
+        "agreement": "adjusted Rand index with resampled documents",
+    }
+    table = table.rename(columns=names)
+    lines = table.melt(["site", "n_clusters"], list(names.values()), "what", "value")
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(1 + 4.5 * len(sites), 3.5), layout="constrained")
+        axes = figure.subplots(1, len(sites), squeeze=False, sharey=True)[0]
+        for axis, site in zip(axes, sites, strict=True):
+            sns.lineplot(
+                lines[lines["site"] == site],
+                x="n_clusters",
+                y="value",
+                hue="what",
+                palette=[mpl.colormaps[COLOURS](end) for end in (0.9, 0.1)],
+                marker="o",
+                ax=axis,
+            )
+            [chosen] = table[(table["site"] == site) & table["chosen"]]["n_clusters"]
+            axis.axvline(chosen, color="0.4", linewidth=1)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.set(xlabel="clusters", ylabel="", title="" if len(sites) == 1 else site)
+            axis.legend(title="", fontsize="small")
+        figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+RESTORING = {"by_heads": "other heads", "by_mlps": "MLPs", "by_norm": "norms"}
+"""What restores, and how it is called."""
+STEEPEST = -1.5, 2.5
+"""The slopes between which layers are told apart: where hardly anything is lost, any come out."""
+
+
+def repair(table: pd.DataFrame, *, named: int, title: str, unit: str) -> Figure:
+    """Draw what each head's loss is directly and after all: below the diagonal, it is repaired.
+
+    Args:
+        table: One line a head: `site, layer, head, direct, total`.
+        named: How many heads, those with the largest direct effects, are named.
+        title: The figure's title.
+        unit: The metric's unit.
+    """
+    shades = mpl.colormaps[LAYERS]
+    last = max(table["layer"].max(), 1)
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(6.8, 5.2), layout="constrained")
+        axis = figure.subplots()
+        axis.axline((0, 0), slope=1, color="0.4", linewidth=1, label="nothing repaired")
+        axis.axhline(0, color="0.7", linewidth=1, linestyle="--", label="all repaired")
+        points = axis.scatter(
+            table["direct"],
+            table["total"],
+            c=table["layer"],
+            cmap=shades,
+            vmin=0,
+            vmax=last,
+            s=36,
+            edgecolor="white",
+            linewidth=0.5,
+            zorder=3,
+        )
+        for row in table.nlargest(named, "direct").itertuples():
+            name, at = f"L{row.layer}H{row.head}", (row.direct, row.total)
+            axis.annotate(name, at, (4, 3), textcoords="offset points", size="x-small")
+        figure.colorbar(points, ax=axis, label="layer")
+        axis.set(
+            xlabel=f"direct effect lost ({unit})", ylabel=f"damage after all ({unit})", title=title
+        )
+        axis.title.set_fontsize("medium")
+        axis.legend(loc="upper left", frameon=False, fontsize="small")
+    return figure
+
+
+def restored(table: pd.DataFrame, *, title: str, unit: str) -> Figure:
+    """Draw what restores how much of each head's direct effect, and what damage is left.
+
+    Args:
+        table: One line a head: `name, direct, total, by_heads, by_mlps, by_norm`, top first.
+        title: The figure's title.
+        unit: The metric's unit.
+    """
+    place = np.arange(len(table))
+    colours = dict(zip(RESTORING, mpl.colormaps[COLOURS]([0.1, 0.3, 0.7]), strict=True))
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(7.5, 1.4 + 0.3 * len(table)), layout="constrained")
+        axis = figure.subplots()
+        ends = {True: np.zeros(len(table)), False: np.zeros(len(table))}
+        for name, colour in colours.items():
+            value = table[name].to_numpy()
+            left = np.where(value > 0, ends[True], ends[False])
+            axis.barh(place, value, left=left, height=0.7, color=colour, label=RESTORING[name])
+            for sign, end in ends.items():
+                end += np.where((value > 0) == sign, value, 0)
+        axis.scatter(table["direct"], place, marker="|", s=160, color="black", label="direct")
+        axis.scatter(table["total"], place, s=30, color="0.35", zorder=3, label="damage after all")
+        axis.axvline(0, color="0.4", linewidth=1)
+        axis.set_yticks(place, list(table["name"]))
+        axis.set_ylim(len(table) - 0.4, -0.6)
+        axis.set(xlabel=f"restored ({unit}): to the left, made worse", title=title)
+        axis.title.set_fontsize("medium")
+        axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize="small")
+    return figure
+
+
+def slopes(table: pd.DataFrame, *, title: str) -> Figure:
+    """Draw how much of each layer's loss later layers make up for.
+
+    Args:
+        table: One line a layer: `layer, slope, ci_low, ci_high, r2`.
+        title: The figure's title.
+    """
+    table = table.dropna(subset="slope")
+    shown = table["slope"].clip(*STEEPEST)
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(7.5, 4), layout="constrained")
+        axis = figure.subplots()
+        reach = shown - table["ci_low"], table["ci_high"] - shown
+        axis.errorbar(
+            table["layer"],
+            shown,
+            yerr=np.clip([side.fillna(0) for side in reach], 0, None),
+            fmt="none",
+            ecolor="0.6",
+            capsize=2,
+        )
+        points = axis.scatter(
+            table["layer"],
+            shown,
+            c=table["r2"],
+            cmap="Blues",
+            vmin=0,
+            vmax=1,
+            s=45,
+            edgecolor="0.3",
+            linewidth=0.7,
+            zorder=3,
+            clip_on=False,
+        )
+        figure.colorbar(points, ax=axis, label="r² over examples")
+        axis.axhline(0, color="0.4", linewidth=1)
+        axis.axhline(1, color="0.7", linewidth=1, linestyle="--")
+        axis.set(
+            xlabel="layer ablated",
+            ylabel="restored of each logit lost (at the edge: beyond)",
+            ylim=STEEPEST,
+            title=title,
+        )
+        axis.title.set_fontsize("medium")
     return figure

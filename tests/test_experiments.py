@@ -10,14 +10,29 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from experiments import ablation, benchmark, roles, validate
+from experiments import (
+    ablation,
+    benchmark,
+    importance,
+    interactions,
+    pruning,
+    redundancy,
+    roles,
+    self_repair,
+    validate,
+)
 from experiments.command import CONF
 from interp import results, sweep
 
 COMMANDS = {
     "ablation": ablation.main,
     "benchmark": benchmark.main,
+    "importance": importance.main,
+    "interactions": interactions.main,
+    "pruning": pruning.main,
+    "redundancy": redundancy.main,
     "roles": roles.main,
+    "self_repair": self_repair.main,
     "validate": validate.main,
 }
 pytestmark = pytest.mark.usefixtures("elsewhere")
