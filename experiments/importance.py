@@ -16,6 +16,7 @@ figures and run.json. An interrupted run goes on where it stopped.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,10 +32,9 @@ from experiments.command import command, identity
 from interp import plots, statistics, sweep
 from interp.errors import InputError
 from interp.gates import Baseline
-from interp.heads import all_heads
+from interp.heads import HEAD, all_heads, to_table
 from interp.models.head_model import HeadModel
 from interp.redundancy import importance, ranking
-from interp.redundancy.importance import HEAD
 from interp.redundancy.ranking import Scores
 from interp.runs import Run, read_parts
 from interp.tasks.task import Task
@@ -118,10 +118,8 @@ def measure(cfg: DictConfig, run: Run) -> None:
                 tokens_per_batch=run.record["plan"]["tokens_per_batch"],
                 advance=bar.update,
             )
-        exact = pd.DataFrame(
-            [(h.site, h.layer, h.head, n) for h in targets for n in range(len(task))],
-            columns=[*HEAD, "example"],
-        ).assign(damage=damage.ravel())
+        exact = to_table(targets).merge(pd.DataFrame({"example": range(len(task))}), how="cross")
+        exact = exact.assign(damage=damage.ravel())
         run.end_shard([])
     with run.finishing() as is_left:
         if is_left:
@@ -140,10 +138,7 @@ def carry_out(
     """Estimate batch by batch; what is on disk is not done again."""
     parts = []
     for number, examples in enumerate(batches):
-        part = run.part(stage, number)
-        if not part.exists():
-            run.write_part(part, estimate(examples))
-        parts.append(part)
+        parts.append(run.once(stage, number, partial(estimate, examples)))
         bar.update(len(examples))
     return read_parts(parts)
 

@@ -53,7 +53,7 @@ from experiments.command import build, command, identity
 from interp import plots, statistics, sweep, units
 from interp.errors import InputError
 from interp.gates import Baseline, Setting
-from interp.heads import Head, all_heads
+from interp.heads import Head, all_heads, from_table
 from interp.models import prune
 from interp.models.head_model import Batch, HeadModel
 from interp.models.pretrained import PretrainedModel
@@ -169,10 +169,10 @@ def measure(cfg: DictConfig, run: Run) -> None:
 
     with run.working():
         alone = damages(select, plan.settings, HEADS, "heads")
-        path = run.part(ORDERS, 0)
-        if not path.exists():  # curves must not change on the way
-            run.write_part(path, ordered(cfg, model, select, alone, again))
-        order = pd.read_parquet(path)
+        # (from the disk, where it is: curves must not change on the way)
+        order = pd.read_parquet(
+            run.once(ORDERS, 0, lambda: ordered(cfg, model, select, alone, again))
+        )
         points = pruning.points(order, [float(share) for share in cfg.fractions])
         kept = pruning.best_alone(plan.layers, alone)
         settings = dict.fromkeys([*filter(None, points["closed"]), *(u.closed for u, _ in kept)])
@@ -285,9 +285,8 @@ def save(cfg: DictConfig, run: Run) -> None:
     order = run.read("order")
     lines = order[(order["order"] == cfg.save_order) & (order["among"] == ALL)].sort_values("rank")
     lines = lines[lines["seed"].fillna(cfg.seed) == cfg.seed]  # of random ones, the first
-    places = lines[["site", "layer", "head"]].itertuples(index=False)
     n_pruned = pruning.steps(len(lines), [float(cfg.save)])[-1]
-    gone = [Head(*place) for place in places][:n_pruned]
+    gone = from_table(lines)[:n_pruned]
     smaller = prune.prune(model, gone)
     folder = run.folder / f"{cfg.save_order}-{cfg.save:g}"
     with run.working():
@@ -332,9 +331,8 @@ def compared(
     interval = stats.quantile_test(ratios, p=0.5).confidence_interval(cfg.level)
     found: dict[str, float] = {}
     for which, end, took in ((model, "before", times[:, 0]), (smaller, "after", times[:, 1])):
-        weights = list(which.module.parameters())
-        found[f"n_parameters_{end}"] = sum(weight.numel() for weight in weights)
-        found[f"mb_{end}"] = sum(w.numel() * w.element_size() for w in weights) / 1e6
+        found[f"n_parameters_{end}"] = prune.n_parameters(which)
+        found[f"mb_{end}"] = sum(weight.nbytes for weight in which.module.parameters()) / 1e6
         found[f"seconds_{end}"] = float(np.median(took))
     return found | {
         "ratio": float(np.median(ratios)),
@@ -461,13 +459,12 @@ def layers(table: pd.DataFrame, tolerance: float) -> str:
     """Say how many layers can do with one head."""
     spared = (table["damage"] <= tolerance).sum()
     sure = (table["ci_high"] <= tolerance).sum()
-    places = list(table[["site", "layer", "head"]].itertuples(index=False))
-    worst = table["damage"].argmax()
+    worst = from_table(table)[table["damage"].argmax()]
     return (
         f"one head a layer, chosen on the other half: {spared} of {len(table)} layers lose no more "
         f"than {tolerance:.2g} ({sure} surely); the mean damage is {table['damage'].mean():.3f}, "
         f"and on the half that chose the head {table['damage_select'].mean():.3f}; the worst, "
-        f"{table['damage'].max():.3f}, is that of keeping {Head(*places[worst])} alone"
+        f"{table['damage'].max():.3f}, is that of keeping {worst} alone"
     )
 
 

@@ -32,7 +32,7 @@ from experiments.command import command, identity
 from experiments.inputs import loaded, read
 from interp import plots, results
 from interp.errors import InputError
-from interp.heads import Head
+from interp.heads import HEAD, Head, from_table, to_table
 from interp.models import weights
 from interp.models.head_model import HeadModel
 from interp.models.planted import PlantedModel
@@ -42,7 +42,6 @@ from interp.redundancy.seen import Seen
 from interp.redundancy.similarity import OUTPUTS, PATTERNS
 from interp.redundancy.spaces import WEIGHTS, Space
 from interp.redundancy.tables import (
-    HEAD,
     OBSERVED,
     OTHER_HALF,
     PERMUTED,
@@ -62,13 +61,6 @@ STABLE = 0.75
 """Jaccard's index from which a cluster is trusted (Hennig 2007)."""
 FEWEST = 3
 """Heads of a site that can be clustered."""
-ALIKE = {
-    "js": "1 - JS / ln 2",
-    "tv": "1 - total variation",
-    "js_without_first": "1 - JS / ln 2 without the first key",
-    "tv_without_first": "1 - total variation without the first key",
-}
-"""What figures say of measures that are turned around."""
 CLUSTERS = [*HEAD, "cluster", "stability"]
 CHOICES = ["site", "measure", "n_clusters", "silhouette", "agreement", "chosen"]
 
@@ -144,8 +136,8 @@ def measurer(
         return look(model, halves[half], cfg.n_positions)
 
     @cache
-    def spaces_of(site: str) -> dict[str, tuple[Space, Space]]:
-        return spaces.spaces(weights.read(model)[site])
+    def spread() -> dict[str, dict[str, tuple[Space, Space]]]:
+        return {site: spaces.spaces(layers) for site, layers in weights.read(model).items()}
 
     def random() -> pd.DataFrame:
         other = cfg.copy()
@@ -166,9 +158,9 @@ def measurer(
                 all_seen = all_seen.resampled(np.array(documents), rng)
             found = similarity.measured(all_seen, names)
             if job.source == OBSERVED:
-                found |= spaces.overlaps(spaces_of(site))
+                found |= spaces.overlaps(spread()[site])
             elif job.source == PERMUTED:
-                found |= spaces.overlaps(spaces.turned(spaces_of(site), model.site[site], rng))
+                found |= spaces.overlaps(spaces.turned(spread()[site], model.site[site], rng))
             frames.append(tables.pairs(model.site[site], found))
         table = pd.concat(frames, ignore_index=True)
         return table.assign(source=job.source, draw=job.draw)
@@ -197,11 +189,8 @@ def measure(cfg: DictConfig, run: Run) -> None:
         parts, measured = [], measurer(cfg, model, halves)
         with tqdm(total=len(chosen), unit="part", desc=f"{model.name} pairs") as bar:
             for number, job in enumerate(chosen):
-                part = run.part(0, number)
-                if not part.exists():
-                    bar.set_postfix_str(job.source)
-                    run.write_part(part, measured(job))
-                parts.append(part)
+                bar.set_postfix_str(job.source)
+                parts.append(run.once(0, number, partial(measured, job)))
                 bar.update()
         run.end_shard(parts)
     with run.finishing() as is_left:
@@ -230,8 +219,8 @@ def _finish(cfg: DictConfig, run: Run, model: HeadModel) -> None:
         "shared_space": pd.concat(shared, ignore_index=True),
     }.items():
         places = [place for place in HEAD if place in table]
-        known = {"model": model.name, "corpus": run.record["corpus"]}
-        run.write(name, table.assign(**known)[[*known, *places, *table.columns.drop(places)]])
+        table = table[[*places, *table.columns.drop(places)]]
+        run.write(name, table, model=model.name, corpus=run.record["corpus"])
     run.write("clusters", groups)
     run.finish()
 
@@ -259,8 +248,7 @@ def clustered(
             [matrix for matrix in drawn if not np.isnan(matrix).any()],
             cfg.max_clusters,
         )
-        place = pd.DataFrame([vars(head) for head in heads])[HEAD]
-        groups.append(place.assign(cluster=found.labels, stability=found.stability))
+        groups.append(to_table(heads).assign(cluster=found.labels, stability=found.stability))
         choices.append(
             pd.DataFrame(
                 {
@@ -301,7 +289,7 @@ def draw(run: Run, cfg: DictConfig) -> list[str]:
     figures: dict[str, Callable[[], Any]] = {}
     places, shares = [], {}
     for site, lines in groups.groupby("site"):
-        heads = [Head(*place) for place in lines[HEAD].itertuples(index=False)]
+        heads = from_table(lines)
         distances = apart(table[table["site"] == site], measure, heads)
         at, shares[site] = clusters.plane(distances)
         places.append(lines.assign(x=at[:, 0], y=at[:, 1]))
@@ -313,7 +301,7 @@ def draw(run: Run, cfg: DictConfig) -> list[str]:
             clusters.tree(distances),
             list(lines["cluster"]),
             title=title,
-            label=ALIKE.get(measure, measure),
+            label=plots.similarity(measure),
         )
     plane = partial(plots.plane, pd.concat(places), shares, title=title)
     figures["plane"] = partial(plane, roles=None)
@@ -409,7 +397,7 @@ def neighbours(twins: pd.DataFrame, measure: str) -> str:
 def nearest(twins: pd.DataFrame, measure: str, top: int) -> pd.DataFrame:
     """List the pairs of nearest twins that are most alike."""
     twins = twins[twins["measure"] == measure]
-    name = twins[HEAD].apply(lambda place: str(Head(*place)), axis=1)
+    name = list(map(str, from_table(twins)))
     twins = twins.assign(name=name, pair=np.sort(np.stack([name, twins["twin"]], 1)).sum(1))
     by_null = twins.pivot(index=HEAD, columns="null_name", values="null_mean")
     best = twins.drop_duplicates(HEAD).sort_values(

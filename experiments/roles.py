@@ -38,7 +38,7 @@ from interp.corpora import reading
 from interp.corpora import text as text_
 from interp.corpora.corpus import Passage
 from interp.errors import InputError
-from interp.heads import Head
+from interp.heads import HEAD, Head, from_table
 from interp.models.head_model import HeadModel
 from interp.patterns import classify, observe, sentence
 from interp.patterns.scores import scores
@@ -58,7 +58,6 @@ TRIES = 50
 """Draws for each random set that is wanted, since some come twice."""
 EXCLUDED = 0.3
 """Heads that score more on induction are no control for induction heads."""
-PLACE = ["site", "layer", "head"]
 
 
 def measure(cfg: DictConfig, run: Run) -> None:
@@ -101,10 +100,8 @@ def measure(cfg: DictConfig, run: Run) -> None:
         parts = []
         with tqdm(total=len(shown), unit="sequence", desc=f"{model.name} attention") as bar:
             for number, group in enumerate(groups):
-                part = run.part(0, number)
-                if not part.exists():
-                    run.write_part(part, observe.observe(model, [shown[n] for n in group], what))
-                parts.append(part)
+                some = [shown[n] for n in group]
+                parts.append(run.once(0, number, partial(observe.observe, model, some, what)))
                 bar.update(len(group))
         run.end_shard(parts)
     with run.finishing() as is_left:
@@ -162,15 +159,15 @@ def draw(run: Run) -> list[str]:
 
 def names(table: pd.DataFrame) -> pd.Series:
     """Name each line's head."""
-    return table[PLACE].apply(lambda row: str(Head(*row)), axis=1)
+    return pd.Series(map(str, from_table(table)), index=table.index)
 
 
 def report(run: Run, cfg: DictConfig) -> None:
     """Print how many heads have which role, and the strongest of each."""
     record, table, found = run.record, run.read("scores"), run.read("roles")
     figures = draw(run)
-    heads = table[PLACE].drop_duplicates()
-    n_named = len(found[PLACE].drop_duplicates())
+    heads = table[HEAD].drop_duplicates()
+    n_named = len(found[HEAD].drop_duplicates())
     print(
         f"{record['model_name']} on {record['corpus']}: {record['n_passages']} passages, "
         f"{record['n_words']} words; {n_named} of {len(heads)} heads have a role"
@@ -236,7 +233,7 @@ def too_little(table: pd.DataFrame, limits: DictConfig) -> list[str]:
 def described(table: pd.DataFrame, uniform: float) -> str:
     """Say what the maps look like: shares of kinds, and of heads that are nearly uniform."""
     lines = table[(table["role"] == "description") & (table["split"] == "report")]
-    lines = lines.drop_duplicates([*PLACE, "feature"])
+    lines = lines.drop_duplicates([*HEAD, "feature"])
     by_feature = lines.groupby("feature")["score"]
     kinds = by_feature.mean()
     kinds = kinds[kinds.index.str.startswith("kind:") & (kinds >= 0.005)]
@@ -272,8 +269,8 @@ def ask(cfg: DictConfig, run: Run) -> None:
     name, model, passage = f"sentence-{digest}", loaded(cfg), annotated(cfg)
     found = run.read("roles")
     found = found[~found["feature"].isin(["first_token"])]
-    held = found.groupby(PLACE)["feature"].agg(", ".join).rename("roles").reset_index()
-    table = sentence.look(model, passage).merge(held, on=PLACE, how="left")
+    held = found.groupby(HEAD)["feature"].agg(", ".join).rename("roles").reset_index()
+    table = sentence.look(model, passage).merge(held, on=HEAD, how="left")
     table = table.fillna({"roles": ""}).assign(sentence=passage.text)
     run.write(name, table)
     # a word of unknown grammar is one question: where does it look?
@@ -321,15 +318,15 @@ def ablate(cfg: DictConfig, run: Run, choice: str) -> None:
     frames = []
     for feature, task in MATCHING.items():
         lines = found[found["feature"].str.split(":").str[0] == feature]
-        places = lines.sort_values("score", ascending=False)[PLACE].drop_duplicates()
-        named = [Head(*place) for place in places.itertuples(index=False)]
+        lines = lines.sort_values("score", ascending=False)
+        named = from_table(lines.drop_duplicates(HEAD))
         if not named:
             print(f"\n{feature}: no head has this role, so none is taken out on task={task}")
             continue
         excluded = set(named)
         if feature == "induction":  # heads that do some of it are no control either
             some = table[(table["feature"] == feature) & (table["score"] > EXCLUDED)]
-            excluded |= {Head(*place) for place in some[PLACE].itertuples(index=False)}
+            excluded |= set(from_table(some))
         chosen = named[: cfg.ablate_with.n_heads]
         try:
             sets = random_sets(chosen, all_of(table), excluded, cfg.ablate_with.n_random, cfg.seed)
@@ -356,8 +353,7 @@ def ablate(cfg: DictConfig, run: Run, choice: str) -> None:
 
 def all_of(table: pd.DataFrame) -> list[Head]:
     """List the heads of a table of scores."""
-    places = table[PLACE].drop_duplicates().itertuples(index=False)
-    return sorted(Head(*place) for place in places)
+    return sorted(from_table(table.drop_duplicates(HEAD)))
 
 
 def random_sets(

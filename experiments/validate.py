@@ -25,16 +25,16 @@ from tqdm import tqdm
 
 from experiments.command import command, identity
 from experiments.inputs import loaded, read
-from experiments.roles import PLACE, thresholds
+from experiments.roles import thresholds
 from interp.corpora.corpus import Corpus
 from interp.errors import InputError
-from interp.heads import Head, all_heads
+from interp.heads import HEAD, Head, all_heads, from_table
 from interp.models.head_model import HeadModel
 from interp.patterns import classify, observe
 from interp.patterns.scores import scores
 from interp.runs import Run
 
-KEY = [*PLACE, "role", "feature"]
+KEY = [*HEAD, "role", "feature"]
 UNIFORM = "uniform"
 
 
@@ -67,7 +67,7 @@ def compared(
     """Put what was found beside the truth: one line a head and feature that could be found."""
     decides = table["gating"] | (table["feature"] == UNIFORM)
     lines = table[decides].drop_duplicates(KEY)[KEY]
-    heads = [Head(*place) for place in lines[PLACE].itertuples(index=False)]
+    heads = from_table(lines)
     known = [
         truth.get(head, {}).get(feature, "absent")
         for head, feature in zip(heads, lines["feature"], strict=True)
@@ -88,6 +88,12 @@ def compared(
 
 
 Made = tuple[HeadModel, Corpus, Mapping[Head, Mapping[str, str]]]
+
+
+def judged(cfg: DictConfig, make: Callable[[], Made], **known: Any) -> pd.DataFrame:
+    """Put what is found on a model beside the truth, with what is known of the model."""
+    model, corpus, truth = make()
+    return compared(*found(cfg, model, corpus), truth).assign(**known)
 
 
 def models(cfg: DictConfig) -> Iterator[tuple[str, int, Callable[[], Made]]]:
@@ -177,18 +183,13 @@ def measure(cfg: DictConfig, run: Run) -> None:
         parts = []
         with tqdm(total=n_models, unit="model", desc="validation") as bar:
             for number, (variant, seed, make) in enumerate(models(cfg)):
-                part = run.part(0, number)
-                if not part.exists():
-                    model, corpus, truth = make()
-                    table, roles = found(cfg, model, corpus)
-                    lines = compared(table, roles, truth)
-                    run.write_part(part, lines.assign(variant=variant, seed=seed))
-                parts.append(part)
+                judge = partial(judged, cfg, make, variant=variant, seed=seed)
+                parts.append(run.once(0, number, judge))
                 bar.update()
         run.end_shard(parts)
     with run.finishing() as is_left:
         if is_left:
-            order = ["variant", "seed", "role", "feature", *PLACE, "truth", "found"]
+            order = ["variant", "seed", "role", "feature", *HEAD, "truth", "found"]
             run.write("validation", run.rows()[order])
             run.finish(n_models=n_models)
 

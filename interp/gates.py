@@ -265,11 +265,11 @@ def check_values(model: HeadModel, batch: Batch, kind: str) -> None:
         model.visit(batch)
     for (name, layer), pattern in model.patterns(batch, sites).items():
         site = model.site[name]
+        if not (pattern.any() or z[name, layer].any()):
+            continue  # a layer without heads, in a pruned model
         v = values[name, layer]
         real = batch.queries(site).mask
         made = torch.einsum("bhqk,bkhd->bqhd", pattern.to(v.dtype), v)[real]
-        if not (pattern.any() or z[name, layer].any()):
-            continue  # a layer without heads, in a pruned model
         seen = model.visible(batch, site, layer)[real]
         most = pattern.movedim(1, 2)[real].amax(1)  # over heads: weights are never negative
         leak = (most * ~seen).max()

@@ -11,8 +11,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from interp.errors import InputError
 
+HEAD = ["site", "layer", "head"]
+"""The columns by which tables name a head."""
 ADDRESS = re.compile(r"(?:(?P<site>[a-z_]+)\.)?(?:L(\d+)H(\d+)|(\d+)\.(\d+))")
 
 
@@ -86,3 +90,13 @@ def parse(text: str, sites: Sequence[Site]) -> Head:
             f"and heads 0-{site.n_heads - 1}"
         )
     return Head(name, layer, head)
+
+
+def from_table(table: pd.DataFrame, columns: Sequence[str] = HEAD) -> list[Head]:
+    """Read the head of each line of a table."""
+    return [Head(*place) for place in table[list(columns)].itertuples(index=False)]
+
+
+def to_table(heads: Iterable[Head]) -> pd.DataFrame:
+    """List heads, one line each: `site, layer, head`."""
+    return pd.DataFrame([(head.site, head.layer, head.head) for head in heads], columns=HEAD)

@@ -598,6 +598,13 @@ def pruning_curves(table: pd.DataFrame, *, tolerance: float, title: str, label: 
     return figure
 
 
+def similarity(measure: str) -> str:
+    """Say how a measure is called once it grows the more alike heads are."""
+    base, _, end = measure.partition("_without")
+    turned = {"js": "1 - JS / ln 2", "tv": "1 - total variation"}.get(base, base)
+    return turned + (end and ", without the first key")
+
+
 WAYS = {
     "merged": ("merged with its twin", mpl.colormaps[COLOURS](0.1)),
     "pruned": ("closed", mpl.colormaps[COLOURS](0.9)),
@@ -630,9 +637,7 @@ def pairs_by_similarity(
             rings = {"s": 60, "facecolor": "none", "edgecolor": "0.2", "linewidth": 0.8}
             axis.scatter(twins[name], twins["value"], **rings, label="nearest twins")
             axis.axhline(0, color="0.4", linewidth=1)
-            base, _, end = name.partition("_without")
-            turned = {"js": "1 - JS / ln 2", "tv": "1 - total variation"}.get(base, base)
-            axis.set(xlabel=f"similarity ({turned}{end and ', without the first key'})")
+            axis.set(xlabel=f"similarity ({similarity(name)})")
             axis.set(ylabel=label)
             if is_last:
                 axis.legend(

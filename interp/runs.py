@@ -170,6 +170,13 @@ class Run:
         """Say where a part of this shard is or will be."""
         return self.folder / "parts" / f"{self.shard}-{round_}-{number:05d}.parquet"
 
+    def once(self, round_: int, number: int, make: Callable[[], pd.DataFrame]) -> Path:
+        """Make a part unless it is there; say where it is."""
+        path = self.part(round_, number)
+        if not path.exists():
+            self.write_part(path, make())
+        return path
+
     def write_part(self, path: Path, rows: pd.DataFrame) -> None:
         """Add a finished part."""
         with whole(path, self.shard) as scratch:
@@ -216,7 +223,7 @@ class Run:
         """Clear up what killed processes left, and mark the run as done.
 
         Args:
-            facts: What run.json says besides, beside the time and memory that the shards took.
+            facts: What run.json says besides the time and memory that the shards took.
         """
         self._clear_up()
         if not self.unfinished:

@@ -46,12 +46,11 @@ from torch import Tensor, nn
 from interp import gates, statistics, sweep
 from interp.axes import Score, Z
 from interp.gates import Baseline, Place, Setting, Xi
-from interp.heads import all_heads
+from interp.heads import HEAD, all_heads
 from interp.models import weights
 from interp.models.head_model import HeadModel
 from interp.tasks.task import Questions, Task
 
-HEAD = ["site", "layer", "head"]
 SIGNED = ("attribution", "ig")
 """Estimates of damage; the others are of its size."""
 MICHEL = ("michel_example", "michel_token", "michel_batch")

@@ -22,10 +22,10 @@ from jaxtyping import Bool, Float, Int
 
 from interp import statistics, sweep
 from interp.errors import InputError
-from interp.heads import Head, Site, all_heads
+from interp.heads import HEAD, Head, Site, all_heads, from_table
 from interp.models.head_model import HeadModel
 from interp.redundancy import seen, similarity, tables
-from interp.redundancy.tables import HEAD, HEAD_2, PAIR
+from interp.redundancy.tables import HEAD_2, PAIR
 from interp.statistics import Labels
 from interp.tasks.task import Task
 
@@ -75,7 +75,7 @@ def nearest(lines: pd.DataFrame) -> dict[Head, Head]:
         lines: One line a pair, of one measure.
     """
     best = tables.nearest(lines.assign(draw=0))
-    return dict(zip(_heads(best, HEAD), _heads(best, HEAD_2), strict=True))
+    return dict(zip(from_table(best), from_table(best, HEAD_2), strict=True))
 
 
 def twins(sites: Sequence[Site], lines: pd.DataFrame) -> dict[Head, Head]:
@@ -107,7 +107,7 @@ def most_alike(lines: pd.DataFrame, n: int) -> list[Head]:
         n: How many heads; fewer if there are no more.
     """
     best = tables.nearest(lines.assign(draw=0)).sort_values("alike", ascending=False, kind="stable")
-    pairs = zip(_heads(best, HEAD), _heads(best, HEAD_2), strict=True)
+    pairs = zip(from_table(best), from_table(best, HEAD_2), strict=True)
     return list(dict.fromkeys(head for pair in pairs for head in pair))[:n]
 
 
@@ -116,10 +116,6 @@ def twin_table(found: Mapping[Head, Head]) -> pd.DataFrame:
     return _addresses(list(found.items())).assign(twin=list(map(str, found.values())))[
         [*HEAD, "twin", *HEAD_2]
     ]
-
-
-def _heads(lines: pd.DataFrame, names: Sequence[str]) -> list[Head]:
-    return [Head(*place) for place in lines[list(names)].itertuples(index=False)]
 
 
 def _addresses(pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -183,7 +179,7 @@ def with_similarity(table: pd.DataFrame, lines: pd.DataFrame, by: str) -> pd.Dat
     table = table.merge(wide[list(dict.fromkeys(lines["measure"]))].reset_index(), "left", on=PAIR)
     of = lines[lines["measure"] == by].merge(table[PAIR], on=PAIR)
     found = set(nearest(of).items()) if len(of) else set()
-    pairs = zip(_heads(table, HEAD), _heads(table, HEAD_2), strict=True)
+    pairs = zip(from_table(table), from_table(table, HEAD_2), strict=True)
     return table.assign(is_twin=[(a, b) in found or (b, a) in found for a, b in pairs])
 
 
@@ -309,7 +305,7 @@ def merges(lines: pd.DataFrame) -> list[Pair]:
     order = lines.iloc[np.argsort(-nearness, kind="stable")]
     found: dict[Head, Head] = {}
     lending: set[Head] = set()
-    for first, second in zip(_heads(order, HEAD), _heads(order, HEAD_2), strict=True):
+    for first, second in zip(from_table(order), from_table(order, HEAD_2), strict=True):
         ways = [(second, first)]
         if first.layer == second.layer:
             ways.append((first, second))

@@ -29,8 +29,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from interp import statistics
 from interp.errors import InputError
 from interp.gates import Setting
-from interp.heads import Head, Site, all_heads
-from interp.redundancy.importance import GRADIENT
+from interp.heads import HEAD, Head, Site, all_heads, from_table, to_table
+from interp.redundancy.importance import GRADIENT, MICHEL, normalised
 from interp.units import Unit
 
 ORDERS = (*GRADIENT, "exact", "greedy", "random", "reverse")
@@ -130,12 +130,10 @@ def ranked(heads: Iterable[Head], score: Scores) -> list[Head]:
 def scores(table: pd.DataFrame, estimator: str) -> dict[Head, float]:
     """Read the scores of an estimator, Michel's divided by the ℓ2 norm of their layer's."""
     lines = table[table["estimator"] == estimator]
-    score = lines["score"]
-    if estimator.startswith("michel"):
-        norm = (score**2).groupby([lines["site"], lines["layer"]]).transform("sum") ** 0.5
-        score = score / norm.where(norm > 0, 1.0)
-    places = lines[["site", "layer", "head"]].itertuples(index=False)
-    return {Head(*place): value for place, value in zip(places, score, strict=True)}
+    score = lines[["score"]].to_numpy()
+    if estimator in MICHEL:
+        score = normalised(lines, score)
+    return dict(zip(from_table(lines), score[:, 0].tolist(), strict=True))
 
 
 def greedy(
@@ -164,18 +162,14 @@ def greedy(
 def _lines(
     name: str, seed: int | None, site: str, heads: Sequence[Head], score: Scores
 ) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "order": name,
-            "seed": pd.array([seed] * len(heads), dtype="Int64"),
-            "among": site,
-            "rank": range(len(heads)),
-            "site": [head.site for head in heads],
-            "layer": [head.layer for head in heads],
-            "head": [head.head for head in heads],
-            "score": [score.get(head, np.nan) for head in heads],
-        }
+    found = to_table(heads).assign(
+        order=name,
+        seed=pd.array([seed] * len(heads), dtype="Int64"),
+        among=site,
+        rank=range(len(heads)),
+        score=[score.get(head, np.nan) for head in heads],
     )
+    return found[["order", "seed", "among", "rank", *HEAD, "score"]]
 
 
 # ------------------------------------------------------------------ curves
@@ -190,8 +184,7 @@ def points(order: pd.DataFrame, fractions: Sequence[float]) -> pd.DataFrame:
     for (name, seed, site), lines in order.groupby(
         ["order", "seed", "among"], sort=False, dropna=False
     ):
-        places = lines.sort_values("rank")[["site", "layer", "head"]]
-        heads = [Head(*place) for place in places.itertuples(index=False)]
+        heads = from_table(lines.sort_values("rank"))
         for n in steps(len(heads), fractions):
             closed = tuple(sorted(heads[:n]))
             found.append((name, seed, site, n, n / len(heads), closed))

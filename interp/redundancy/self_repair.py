@@ -44,9 +44,10 @@ from interp import statistics, sweep
 from interp.axes import Z
 from interp.errors import InputError
 from interp.gates import Baseline, Setting
-from interp.heads import Head
+from interp.heads import HEAD, Head, to_table
 from interp.models import weights
 from interp.models.head_model import Handle, HeadModel, Rows, norm_gain
+from interp.redundancy.tables import HEAD_2
 from interp.sweep import Job
 from interp.tasks.task import Questions, Task
 
@@ -56,8 +57,6 @@ be missed by."""
 EFFECTS = ("contribution", "direct", "total", "self_repair", "by_heads", "by_mlps", "by_norm")
 REST = ("embeddings", "biases")
 """What adds to the logit difference beside heads and MLPs."""
-HEAD = ["site", "layer", "head"]
-HEAD_2 = [f"{name}_2" for name in HEAD]
 Matrix = Float[np.ndarray, "setting example"]
 
 
@@ -409,16 +408,14 @@ def contributions(
         What each part adds on each example, in logits: heads (`L5H1`), MLPs (`MLP5`), `embeddings`
         and `biases`; together the logit difference.
     """
-    longest = max(len(item.text) for example in task.examples for item in example)
-    size = max(1, tokens_per_batch // longest)
-    found = []
-    for first in range(0, len(task), size):
-        numbers = range(first, min(first + size, len(task)))
-        read = reader.readout(task.questions(reader.model, numbers))
-        single = torch.stack([read.embeddings, read.biases], dim=1)
-        found.append(torch.cat([read.clean.heads.flatten(1), read.clean.mlps, single], dim=1))
     names = [*reader.names, *REST]
-    return dict(zip(names, torch.cat(found).T.cpu().numpy(), strict=True))
+    found = np.empty((len(names), len(task)))
+    for examples, _ in sweep.example_batches(task, tokens_per_batch):
+        read = reader.readout(task.questions(reader.model, examples))
+        single = torch.stack([read.embeddings, read.biases], dim=1)
+        added = torch.cat([read.clean.heads.flatten(1), read.clean.mlps, single], dim=1)
+        found[:, list(examples)] = added.T.cpu().numpy()
+    return dict(zip(names, found, strict=True))
 
 
 def parts(
@@ -487,7 +484,7 @@ def table(
     n = measured["total"].shape[1]
     n_top = ceil(top_share * n)
     top = np.argsort(-measured["contribution"], axis=1, kind="stable")[:, :n_top]
-    return _addresses(heads).assign(
+    return to_table(heads).assign(
         **{name: measured[name].mean(axis=1) for name in EFFECTS},
         n=n,
         ci_low=interval["self_repair"].low,
@@ -555,20 +552,19 @@ def slope(
         Its slope; the ends of the slope's interval, by resampling clusters (as
         statistics.cluster_bootstrap does); r². NaN where x does not vary.
     """
-    label = np.unique(clusters, return_inverse=True)[1]
-    n_clusters = label.max() + 1
     x, y = x - x.mean(), y - y.mean()
-    terms = np.stack([np.ones_like(x), x, y, x * x, x * y])
-    sums = np.stack([np.bincount(label, term, n_clusters) for term in terms])
-    picks = np.random.default_rng(seed).integers(n_clusters, size=(n_draws, n_clusters))
-    n, sx, sy, sxx, sxy = sums[:, picks].sum(-1)
     if (x * x).sum() <= np.finfo(np.float32).eps ** 2:
         return np.nan, np.nan, np.nan, np.nan
-    with np.errstate(invalid="ignore", divide="ignore"):  # a draw of one cluster alone
-        drawn = (n * sxy - sx * sy) / (n * sxx - sx**2)
-        r2 = (x * y).sum() ** 2 / ((x * x).sum() * (y * y).sum())
+    terms = np.stack([x, y, x * x, x * y])
+    drawn = statistics.bootstrap_means(terms, clusters, n_draws=n_draws, seed=seed)
+    mean_x, mean_y, mean_xx, mean_xy = drawn
+    variance = mean_xx - mean_x**2
+    varies = variance > np.finfo(np.float64).eps * mean_xx  # (not in a draw of one cluster alone)
+    slopes = ((mean_xy - mean_x * mean_y)[varies]) / variance[varies]
     tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.nanquantile(drawn, tails) if n_clusters > 1 else (np.nan, np.nan)
+    low, high = np.quantile(slopes, tails) if len(slopes) else (np.nan, np.nan)
+    with np.errstate(invalid="ignore"):
+        r2 = (x * y).sum() ** 2 / ((x * x).sum() * (y * y).sum())
     return float((x * y).sum() / (x * x).sum()), low, high, float(r2)
 
 
@@ -602,7 +598,7 @@ def restorers(
         interval = statistics.cluster_bootstrap(values, clusters, **how)
         p_value = statistics.p_value(statistics.cluster_t(values, clusters, level=how["level"]))
         second = every[behind].rename(columns=dict(zip(HEAD, HEAD_2, strict=True)))
-        frame = pd.concat([_addresses([head] * len(values)), second.reset_index(drop=True)], axis=1)
+        frame = pd.concat([to_table([head] * len(values)), second.reset_index(drop=True)], axis=1)
         frame = frame.assign(
             restored=interval.mean,
             n=values.shape[1],
@@ -615,10 +611,6 @@ def restorers(
     found["q_value"] = statistics.benjamini_hochberg(found["p_value"].to_numpy())
     measured = ["restored", "n", "ci_low", "ci_high", "q_value", "rank"]
     return found[[*HEAD, "kind", *HEAD_2, *measured]]
-
-
-def _addresses(heads: Sequence[Head]) -> pd.DataFrame:
-    return pd.DataFrame([(head.site, head.layer, head.head) for head in heads], columns=HEAD)
 
 
 def _named(names: Sequence[str], site: str) -> pd.DataFrame:

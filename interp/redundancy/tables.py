@@ -24,10 +24,9 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import stats
 
-from interp.heads import Head, Site
+from interp.heads import HEAD, Head, Site, from_table
 from interp.redundancy.similarity import DISTANCES, Measured
 
-HEAD = ["site", "layer", "head"]
 HEAD_2 = [f"{name}_2" for name in HEAD]
 PAIR = [*HEAD, *HEAD_2]
 KEY = [*PAIR, "measure"]
@@ -68,7 +67,7 @@ def pairs(site: Site, measured: Mapping[str, Measured]) -> pd.DataFrame:
 def heads(lines: pd.DataFrame) -> list[Head]:
     """List the heads that are in any pair."""
     places = pd.concat([lines[HEAD], lines[HEAD_2].set_axis(HEAD, axis=1)]).drop_duplicates()
-    return sorted(Head(*place) for place in places.itertuples(index=False))
+    return sorted(from_table(places))
 
 
 def square(lines: pd.DataFrame, among: Sequence[Head]) -> Float[np.ndarray, "head head"]:
@@ -177,7 +176,7 @@ def twins(rows: pd.DataFrame) -> pd.DataFrame:
     of = dict(list(rows.groupby("source")))
     best = {source: nearest(of[source]) for source in SEARCHED if source in of}
     observed = best[OBSERVED]
-    named = [str(Head(*place)) for place in observed[HEAD_2].itertuples(index=False)]
+    named = list(map(str, from_table(observed, HEAD_2)))
     there = observed[[*HEAD_2, *HEAD, "measure"]].set_axis([*PAIR, "measure"], axis=1)
     mutual = observed[KEY].merge(there, on=KEY, how="left", indicator=True)["_merge"] == "both"
     observed = observed.assign(twin=named, is_mutual=mutual.to_numpy())
