@@ -11,6 +11,7 @@ from experiments import ablation
 from interp import results, units
 from interp.errors import InputError
 from interp.heads import Head, Site, all_heads, parse
+from interp.plots.heads import wrapped
 
 GROUPED = (Site("attn", "blocks", "attn", 2, 6, 3, 8, True),)
 SEVERAL = (
@@ -335,3 +336,13 @@ def test_without_grouping_the_run_says_that_groups_are_heads(plainly, capsys):
     assert (by_group["ablated"] == by_head["ablated"]).all()
     sweep("kv_group", "hydra.run.dir=grouped")
     assert "has no grouped heads" not in capsys.readouterr().out
+
+
+def test_a_set_of_many_heads_takes_several_lines_in_a_figure():
+    short = ["L5H1", "L5 but H1", "L5H1+L6H2"]
+    assert list(map(wrapped, short)) == short
+    heads = [f"L{layer}H{head}" for layer in range(3) for head in range(8)]
+    lines = wrapped("+".join(heads)).split("\n")
+    assert len(lines) == 4
+    assert "".join(lines) == "+".join(heads)
+    assert max(map(len, lines)) <= 40
