@@ -20,9 +20,9 @@ Writes four tables, figures and run.json. An interrupted run goes on where it st
                   area under the curve (interp.redundancy.pruning.prunable)
     order         one line a head of each order: `order, seed, among` (the curve's `site`), `rank`
                   (0 goes first), `site, layer, head, score`
-    all_but_one   one line a layer, which keeps the one head that was best on the half `select`:
-                  `head`, `damage_select` (too good, as the best of several) and, on the half
-                  `report`, `damage, ci_low, ci_high`
+    all_but_one   one line a layer and metric; the layer keeps the one head that was best on the
+                  half `select`, by the task's metric: `head`, `damage_select` (too good, as the
+                  best of several) and, on the half `report`, `clean, damage, ci_low, ci_high`
 
 `save` writes a model without a share of its heads into the folder of a run under ablation=zero,
 which is what cutting heads out comes to; `model=pruned model.path=…` then loads it in all
@@ -34,12 +34,12 @@ times, the models taking turns, with `ratio_low, ratio_high` (by order statistic
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -175,12 +175,16 @@ def measure(cfg: DictConfig, run: Run) -> None:
         )
         points = pruning.points(order, [float(share) for share in cfg.fractions])
         kept = pruning.best_alone(plan.layers, alone)
-        settings = dict.fromkeys([*filter(None, points["closed"]), *(u.closed for u, _ in kept)])
+        settings = dict.fromkeys([*filter(None, points["closed"]), *(u.closed for u in kept)])
         damage = damages(report, list(settings), CURVES, "curves")
         run.end_shard([])
     with run.finishing() as is_left:
         if is_left:
-            write(cfg, run, order, points, report, damage, kept)
+            run.write("order", order, **known(run))
+            write_curves(cfg, run, points, report, damage)
+            if kept:
+                write_kept(cfg, run, kept, {"select": (select, alone), "report": (report, damage)})
+            run.finish()
 
 
 def ordered(
@@ -225,57 +229,95 @@ def estimated(cfg: DictConfig, model: HeadModel, select: Half, closed: Setting) 
     )
 
 
-def write(
-    cfg: DictConfig,
-    run: Run,
-    order: pd.DataFrame,
-    points: pd.DataFrame,
-    report: Half,
-    damage: Damages,
-    kept: Sequence[tuple[Unit, float]],
-) -> None:
-    """Turn what was measured into tables."""
-    record, clean, clusters = run.record, report.clean, report.clusters
-    higher_is_better = record["higher_is_better"]
-    lost = np.array([damage[closed] if closed else 0 * clean for closed in points["closed"]])
-    value = clean - lost if higher_is_better else clean + lost
-    measured = {record["metric"]: (clean, value, higher_is_better)}
+class Reading(NamedTuple):
+    """What a metric says of each example."""
+
+    clean: np.ndarray
+    value: np.ndarray
+    """With heads closed: [setting, example]."""
+    higher_is_better: bool
+
+    @property
+    def damage(self) -> np.ndarray:
+        """How much worse it is for the heads closed: [setting, example]."""
+        return (self.clean - self.value) * (1 if self.higher_is_better else -1)
+
+
+def readings(
+    record: Mapping[str, Any], half: Half, damage: Damages, settings: Iterable[Setting]
+) -> dict[str, Reading]:
+    """Read some settings by the task's metric and, where that is a difference, by accuracy."""
+    clean, is_better = half.clean, record["higher_is_better"]
+    lost = np.array([damage[closed] if closed else 0 * clean for closed in settings])
+    value = clean - lost if is_better else clean + lost
+    found = {record["metric"]: Reading(clean, value, is_better)}
     if record["metric"].endswith("diff"):
-        measured["accuracy"] = (clean > 0).astype(float), (value > 0).astype(float), True
-    known = {"model": record["model_name"], "task": record["task"]}
-    known |= {name: record["config"][name] for name in ("ablation", "positions")}
-    drawn: dict[str, Any] = {"n_draws": cfg.bootstrap_draws, "level": cfg.level, "seed": cfg.seed}
+        found["accuracy"] = Reading((clean > 0).astype(float), (value > 0).astype(float), True)
+    return found
+
+
+def known(run: Run) -> dict[str, Any]:
+    """Give the columns that are the same in all lines of a run's tables."""
+    record = run.record
+    chosen = {name: record["config"][name] for name in ("ablation", "positions")}
+    return {"model": record["model_name"], "task": record["task"], **chosen}
+
+
+def drawn(cfg: DictConfig) -> dict[str, Any]:
+    """Give what intervals depend on."""
+    return {"n_draws": cfg.bootstrap_draws, "level": cfg.level, "seed": cfg.seed}
+
+
+def write_curves(
+    cfg: DictConfig, run: Run, points: pd.DataFrame, report: Half, damage: Damages
+) -> None:
+    """Write the curves, and what they come to."""
     curves, comes_to = [], []
-    for metric, (whole, scored, is_better) in measured.items():
-        table = pruning.curve(points, scored, clusters, **drawn)
+    for metric, read in readings(run.record, report, damage, points["closed"]).items():
+        table = pruning.curve(points, read.value, report.clusters, **drawn(cfg))
         curves.append(table.assign(metric=metric, split="report"))
         table = pruning.prunable(
             points,
-            whole,
-            scored,
-            clusters,
+            read.clean,
+            read.value,
+            report.clusters,
             tolerance=cfg.tolerance,
-            higher_is_better=is_better,
-            **drawn,
+            higher_is_better=read.higher_is_better,
+            **drawn(cfg),
         )
         comes_to.append(table.assign(metric=metric, tolerance=cfg.tolerance, split="report"))
     columns = [*CURVE, "n_pruned", "fraction", "metric", "value", "ci_low", "ci_high", "split"]
-    run.write("curve", pd.concat(curves, ignore_index=True)[columns], **known)
-    run.write("prunable", pd.concat(comes_to, ignore_index=True), **known)
-    run.write("order", order, **known)
-    if kept:
+    run.write("curve", pd.concat(curves, ignore_index=True)[columns], **known(run))
+    run.write("prunable", pd.concat(comes_to, ignore_index=True), **known(run))
+
+
+def write_kept(
+    cfg: DictConfig,
+    run: Run,
+    kept: Sequence[Unit],
+    halves: Mapping[str, tuple[Half, Damages]],
+) -> None:
+    """Write what it costs that layers keep one head."""
+    settings = [unit.closed for unit in kept]
+    read = {
+        name: readings(run.record, half, damage, settings)
+        for name, (half, damage) in halves.items()
+    }
+    tables = []
+    for metric, found in read["report"].items():
         interval = statistics.cluster_bootstrap(
-            np.array([damage[unit.closed] for unit, _ in kept]), clusters, **drawn
+            found.damage, halves["report"][0].clusters, **drawn(cfg)
         )
-        table = units.table([unit for unit, _ in kept]).assign(
-            metric=record["metric"],
-            damage_select=[mean for _, mean in kept],
+        table = units.table(kept).assign(
+            metric=metric,
+            clean=found.clean.mean(),
+            damage_select=read["select"][metric].damage.mean(axis=1),
             damage=interval.mean,
             ci_low=interval.low,
             ci_high=interval.high,
         )
-        run.write("all_but_one", table, **known)
-    run.finish()
+        tables.append(table)
+    run.write("all_but_one", pd.concat(tables, ignore_index=True), **known(run))
 
 
 # ------------------------------------------------------------------ a smaller model
@@ -369,6 +411,7 @@ def draw(run: Run) -> list[str]:
     }
     if "all_but_one" in files(run):
         table = run.read("all_but_one").assign(unit="all_but_one")
+        table = table[table["metric"] == record["metric"]]
         shown = table.assign(
             name=units.names(table),
             value=table["damage"],
@@ -400,17 +443,20 @@ def report(run: Run) -> None:
         f"on {n['select']} examples ({clusters['select']} clusters), scored on {n['report']} "
         f"({clusters['report']})"
     )
-    shown = prunable[(prunable["metric"] == record["metric"]) | (prunable["site"] == ALL)]
-    for (metric, site), lines in shown.groupby(["metric", "site"], sort=False):
-        where = "" if shown["site"].nunique() == 1 else f" of {site}"
+    for metric, lines in prunable[prunable["site"] == ALL].groupby("metric", sort=False):
         print(
-            f"\nheads{where} that can go within {config['tolerance']:.0%} of the clean {metric}, "
-            f"of {lines['n_heads'].iloc[0]}:"
+            f"\nheads that can go within {config['tolerance']:.0%} of the clean {metric}, of "
+            f"{lines['n_heads'].iloc[0]}:"
         )
         print(by_order(lines).to_string(index=False))
     print(f"\n{claim(prunable, record)}")
+    if prunable["site"].nunique() > 1:
+        order = "exact" if "exact" in config["orders"] else config["orders"][0]
+        print(f"\nthe heads of one site, while the others stay open, by the order {order}:")
+        print(by_site(prunable, order).to_string(index=False))
     if "all_but_one" in files(run):
-        print(layers(run.read("all_but_one"), config["tolerance"] * abs(record["clean_score"])))
+        for _, lines in run.read("all_but_one").groupby("metric", sort=False):
+            print(layers(lines, config["tolerance"]))
     names = [*files(run)[:-1], f"{files(run)[-1]}.parquet"]
     print(f"{run.folder}: {', '.join([*names, *draw(run), 'run.json'])}")
 
@@ -438,6 +484,27 @@ def by_order(lines: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(shown)
 
 
+def by_site(prunable: pd.DataFrame, order: str) -> pd.DataFrame:
+    """Describe the curves of each site, while the others stay open."""
+    lines = prunable[(prunable["site"] != ALL) & (prunable["order"] == order)]
+    lines = lines.drop_duplicates(["metric", "site"])  # of random orders, the first
+    return pd.DataFrame(
+        {
+            "metric": lines["metric"],
+            "site": lines["site"],
+            "heads": [
+                f"{n} of {whole}"
+                for n, whole in zip(lines["n_pruned"], lines["n_heads"], strict=True)
+            ],
+            "interval": lines["n_low"].map("[{:.0f}, ".format)
+            + lines["n_high"].map("{:.0f}]".format),
+            "area": lines["area"].map("{:.2f}".format),
+            "area's interval": lines["area_low"].map("[{:.2f}, ".format)
+            + lines["area_high"].map("{:.2f}]".format),
+        }
+    )
+
+
 def claim(prunable: pd.DataFrame, record: Mapping[str, Any]) -> str:
     """Say which orders beat that of single-head damage, as Michel's did in their experiments."""
     lines = prunable[(prunable["metric"] == record["metric"]) & (prunable["site"] == ALL)]
@@ -455,16 +522,18 @@ def claim(prunable: pd.DataFrame, record: Mapping[str, Any]) -> str:
     return f"area against that of exact: {', '.join(said) or 'not measured'}"
 
 
-def layers(table: pd.DataFrame, tolerance: float) -> str:
-    """Say how many layers can do with one head."""
+def layers(table: pd.DataFrame, share: float) -> str:
+    """Say how many layers can do with one head, by one metric."""
+    tolerance = share * abs(table["clean"].iloc[0])
     spared = (table["damage"] <= tolerance).sum()
     sure = (table["ci_high"] <= tolerance).sum()
     worst = from_table(table)[table["damage"].argmax()]
     return (
         f"one head a layer, chosen on the other half: {spared} of {len(table)} layers lose no more "
-        f"than {tolerance:.2g} ({sure} surely); the mean damage is {table['damage'].mean():.3f}, "
-        f"and on the half that chose the head {table['damage_select'].mean():.3f}; the worst, "
-        f"{table['damage'].max():.3f}, is that of keeping {worst} alone"
+        f"than {tolerance:.2g} {table['metric'].iloc[0]} ({sure} surely); the mean damage is "
+        f"{table['damage'].mean():.3f}, and on the half that chose the head "
+        f"{table['damage_select'].mean():.3f}; the worst, {table['damage'].max():.3f}, is that of "
+        f"keeping {worst} alone"
     )
 
 

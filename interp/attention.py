@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf, prod, sqrt
 
 import torch
-from einops import einsum
+from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
@@ -145,23 +145,21 @@ class MultiHeadAttention(HookedRootModule):
 
     def _scores(self, q: Z, k: Float[Tensor, "batch key kv_head d_head"]) -> Pattern:
         """Compare every query with every key: q·k / √d_head."""
-        scores = einsum(
-            (q / sqrt(self.d_head)).unflatten(2, (self.n_kv_heads, -1)),
-            k,
-            "batch query kv_head group d_head, batch key kv_head d_head "
-            "-> batch kv_head group query key",
+        q = rearrange(
+            q / sqrt(self.d_head),
+            "batch query (kv_head group) d_head -> batch kv_head group query d_head",
+            kv_head=self.n_kv_heads,
         )
-        return scores.flatten(1, 2)
+        k = rearrange(k, "batch key kv_head d_head -> batch kv_head 1 d_head key")
+        return (q @ k).flatten(1, 2)  # (for narrow heads a matmul is faster than an einsum)
 
     def _z(self, pattern: Pattern, v: Float[Tensor, "batch key kv_head d_head"]) -> Z:
         """Average the values by the pattern."""
-        z = einsum(
-            pattern.unflatten(1, (self.n_kv_heads, -1)),
-            v,
-            "batch kv_head group query key, batch key kv_head d_head "
-            "-> batch query kv_head group d_head",
+        v = rearrange(v, "batch key kv_head d_head -> batch kv_head 1 key d_head")
+        z = pattern.unflatten(1, (self.n_kv_heads, -1)) @ v
+        return rearrange(
+            z, "batch kv_head group query d_head -> batch query (kv_head group) d_head"
         )
-        return z.flatten(2, 3)
 
     def _output(self, z: Z) -> Query:
         """Concatenate the heads and multiply by W_O, i.e. add up what each head writes."""

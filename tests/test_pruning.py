@@ -20,6 +20,7 @@ from interp.models.tiny import tiny
 from interp.redundancy import pruning
 from interp.runs import Run
 from interp.tasks import agreement, seq2seq
+from interp.training import lessons
 from interp.units import Unit
 
 CHOICES = {
@@ -228,7 +229,7 @@ def test_the_head_to_keep_is_the_one_without_which_it_would_be_worst():
     ]
     damage = zip(found, [[3.0, 1.0], [0.0, 1.0], [-1.0, 0.0], [5.0, 5.0]], strict=True)
     best = pruning.best_alone(found, {unit.closed: np.array(lost) for unit, lost in damage})
-    assert best == [(found[1], 0.5), (found[2], -0.5)]
+    assert best == [found[1], found[2]]
 
 
 # ------------------------------------------------------------------ whole runs
@@ -306,6 +307,31 @@ def test_what_each_layer_loses_but_for_one_head(t5_run):
             assert getattr(line, column) == pytest.approx(lost[line.head], abs=CLOSE)
             if half == "select":
                 assert lost[line.head] == pytest.approx(min(lost.values()), abs=CLOSE)
+
+
+def test_exact_match_is_read_off_the_same_sweep(capsys):
+    arguments = ["model=trained", "task=trained", "n_examples=40", "ablation=zero"]
+    arguments += ["orders=[exact]", "fractions=[0,0.5,1]"]
+    measured(*arguments, "hydra.run.dir=run")
+    said = capsys.readouterr().out
+    kept, prunable = (results.load("run", name) for name in ("all_but_one", "prunable"))
+    model = lessons.trained("translation", **CHOICES)
+    task = lessons.task(model, n=40, seed=0, metric="logit_diff", min_accuracy=0.0)
+    split = pd.read_parquet("run/examples.parquet")["split"].to_numpy()
+    for line in kept[kept["metric"] == "accuracy"].itertuples():
+        gone = [Head(line.site, line.layer, n) for n in range(4) if n != line.head]
+        for half, column in (("select", "damage_select"), ("report", "damage")):
+            examples = np.flatnonzero(split == half).tolist()
+            right = []
+            for heads in ((), gone):
+                with torch.inference_mode(), closed(model, heads):
+                    margins = task.score(model, task.questions(model, examples))
+                right.append((margins > 0).double().mean().item())
+            assert getattr(line, column) == pytest.approx(right[0] - right[1])
+    assert kept["metric"].value_counts().to_dict() == {"logit_diff": 6, "accuracy": 6}
+    for line in prunable[prunable["site"] != "all"].itertuples():
+        assert f"{line.metric} {line.site} {line.n_pruned} of 8" in " ".join(said.split())
+    assert "than 0.05 accuracy" in said
 
 
 def test_orders_do_not_look_at_the_examples_that_they_are_scored_on():

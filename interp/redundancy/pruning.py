@@ -321,19 +321,16 @@ def _with_interval(
 # ------------------------------------------------------------------ all but one
 def best_alone(
     units: Sequence[Unit], damage: Mapping[Setting, Float[np.ndarray, " example"]]
-) -> list[tuple[Unit, float]]:
-    """Choose for each layer the one head to keep, which leaves the least damage.
+) -> list[Unit]:
+    """Choose for each layer the one head to keep, which leaves the least damage on average.
 
     Args:
         units: Units of the kind `all_but_one`.
         damage: What it does to each example to close some heads.
-
-    Returns:
-        The layers' best units, with their mean damage: too good, as the best of several.
     """
-    best: dict[tuple[object, object], tuple[Unit, float]] = {}
+    best: dict[tuple[object, object], Unit] = {}
     for unit in units:
-        layer, mean = (unit.address["site"], unit.address["layer"]), damage[unit.closed].mean()
-        if layer not in best or mean < best[layer][1]:
-            best[layer] = unit, float(mean)
+        layer = unit.address["site"], unit.address["layer"]
+        if layer not in best or damage[unit.closed].mean() < damage[best[layer].closed].mean():
+            best[layer] = unit
     return list(best.values())
