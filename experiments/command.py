@@ -273,19 +273,19 @@ def folder(*, _root_: DictConfig) -> str:
         for key, value in ours.items()
         if theirs.get(key) != value and key.partition(".")[0] not in PASSING
     }
-    model = choices.get("model", "all")
+    model = choices.get("model", choices.get("training", "all"))
     for key in ("model.name", "model.path"):
-        if key in differing:
-            model = _slug(differing.pop(key))
+        if key in ours:
+            model = _slug(ours[key])
+            differing.pop(key, None)
     what = [str(choices[g]) for g in ("task", "corpus") if g in choices]
     if "ablation" in ours:
         what.append(str(_root_.ablation))
         differing.pop("ablation", None)
-    name = ",".join(
-        ["-".join(what) or "default", *(f"{k}={_slug(v)}" for k, v in sorted(differing.items()))]
-    )
+    begins = "-".join(what) or "default"
+    name = ",".join([begins, *(f"{k}={_slug(v)}" for k, v in sorted(differing.items()))])
     if len(name) > 120:
-        name = f"{'-'.join(what)},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        name = f"{begins},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return f"{model}/{name}"
 
 

@@ -11,23 +11,37 @@ import pandas as pd
 from jaxtyping import Float
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from experiments.command import build
+from experiments.command import build, plain
 from interp import gates, heads, statistics, sweep, units
 from interp.corpora.corpus import Corpus
 from interp.errors import InputError
 from interp.heads import Head
 from interp.models.head_model import HeadModel
+from interp.models.pretrained import float_type, torch_device
 from interp.models.text import bos_id
 from interp.redundancy import interactions, similarity
 from interp.runs import Run, file_hash
 from interp.sweep import Engine
 from interp.tasks.chunks import chunks
 from interp.tasks.task import Item, Task
+from interp.training.lesson import Lesson
+from interp.transformer import Transformer
 from interp.units import Unit
 
 DEFAULT_TOKENS = 1024
 """Tokens a micro-batch holds where no measurement has said better."""
-FILES = ("corpus.path", "model.name", "model.path", "reference.path", "task.path")
+PASSAGES = 50
+"""Passages that tell whether a model knows the words of a corpus."""
+MOST_UNKNOWN = 0.5
+"""The share of tokens that may be unknown to a model."""
+FILES = (
+    "corpus.path",
+    "model.name",
+    "model.path",
+    "reference.path",
+    "task.path",
+    "training.lesson.path",
+)
 """Keys that may name a file or folder that is read."""
 
 
@@ -81,6 +95,25 @@ def loaded(cfg: DictConfig) -> HeadModel:
     return model
 
 
+def pupil(
+    cfg: DictConfig, seed: int, changes: Mapping[str, Any] | None = None
+) -> tuple[Lesson, Transformer]:
+    """Make the lesson that `cfg.training` describes, and draw the model that is to learn it.
+
+    Args:
+        cfg: The configuration.
+        seed: The seed of the model's first weights.
+        changes: What is to be different, under `lesson` and `model`.
+
+    Raises:
+        InputError: The sizes do not go together.
+    """
+    training: Any = OmegaConf.merge(cfg.training, changes or {})
+    lesson: Lesson = build(training.lesson)
+    model = lesson.untrained(seed=seed, **plain(training.model))
+    return lesson, model.to(torch_device(cfg.device), float_type(cfg.dtype))
+
+
 def read(cfg: DictConfig) -> Corpus:
     """Read the corpus, up to `n_examples` passages."""
     corpus: Corpus = build(cfg.corpus)
@@ -89,6 +122,25 @@ def read(cfg: DictConfig) -> Corpus:
     if cfg.n_examples < 1:
         raise InputError(f"n_examples={cfg.n_examples}: at least 1, or null for all")
     return replace(corpus, passages=corpus.passages[: cfg.n_examples])
+
+
+def check_words(model: HeadModel, corpus: Corpus) -> None:
+    """Check that a model knows most of the words that it is to read.
+
+    Raises:
+        InputError: Most are unknown to it.
+    """
+    tokenizer = model.codec.tokenizer
+    if tokenizer.unk_token_id is None:
+        return
+    texts = [passage.text for passage in corpus.passages[:PASSAGES]]
+    ids = [number for text in texts for number in tokenizer(text)["input_ids"]]
+    share = ids.count(tokenizer.unk_token_id) / max(1, len(ids))
+    if share > MOST_UNKNOWN:
+        raise InputError(
+            f"corpus {corpus.name}: {share:.0%} of its tokens are unknown to {model.name} "
+            f"(corpus=trained has sentences for a model of experiments.train)"
+        )
 
 
 def hashes(cfg: DictConfig) -> dict[str, str]:

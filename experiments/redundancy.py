@@ -92,6 +92,7 @@ def sample(cfg: DictConfig, model: HeadModel) -> tuple[str, dict[str, list[obser
         The corpus' name, and the passages of each half of its documents.
     """
     corpus = model.corpus if isinstance(model, PlantedModel) else read(cfg)
+    inputs.check_words(model, corpus)
     shown = observe.examples(model, corpus, n_chunks=0, n_repeats=0, seed=cfg.seed)
     found: dict[str, list[observe.Example]] = {half: [] for half in HALVES.values()}
     room = dict.fromkeys(found, cfg.n_positions)

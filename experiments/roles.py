@@ -63,6 +63,7 @@ EXCLUDED = 0.3
 def measure(cfg: DictConfig, run: Run) -> None:
     """Look at all heads, and turn what was seen into tables."""
     model, corpus = loaded(cfg), read(cfg)
+    inputs.check_words(model, corpus)
     shown = observe.examples(
         model, corpus, n_chunks=cfg.n_chunks, n_repeats=cfg.n_repeats, seed=cfg.seed
     )
@@ -316,7 +317,8 @@ def ablate(cfg: DictConfig, run: Run, choice: str) -> None:
         )
     found, table = run.read("roles"), run.read("scores")
     frames = []
-    for feature, task in MATCHING.items():
+    for feature, matching in MATCHING.items():
+        task = cfg.ablate_with.task or matching
         lines = found[found["feature"].str.split(":").str[0] == feature]
         lines = lines.sort_values("score", ascending=False)
         named = from_table(lines.drop_duplicates(HEAD))
@@ -348,6 +350,13 @@ def ablate(cfg: DictConfig, run: Run, choice: str) -> None:
             f"{others.mean():+.3f} (mean of {len(others)} sets, at most {others.max():+.3f}); "
             f"difference {more['damage']:+.3f} [{more['ci_low']:+.3f}, {more['ci_high']:+.3f}]"
         )
+        if "accuracy" in by_set and pd.notna(ours["accuracy"]):
+            left = by_set.loc[by_set.index.str.startswith(RANDOM), "accuracy"]
+            print(
+                f"of the answers {ours['clean_accuracy']:.2f} are right; without the former "
+                f"{ours['accuracy']:.2f}, without the latter {left.mean():.2f} "
+                f"({left.min():.2f} to {left.max():.2f})"
+            )
     print(f"{run.folder}: damage.parquet")
 
 
@@ -402,9 +411,10 @@ def damage_of(
     """Sweep a role's heads and its control sets on a task, in a folder of its own below the run's.
 
     Returns:
-        One line a set: `task, metric, set, heads, damage, ci_low, ci_high, n`; `set` is `role`,
-        `random 0`, … or `role - random`, the paired difference from the mean of the random sets,
-        with its own interval.
+        One line a set: `task, metric, set, heads, damage, ci_low, ci_high, n` and, of a metric that
+        is a difference, the share of examples above 0, `accuracy` and `clean_accuracy`; `set` is
+        `role`, `random 0`, … or `role - random`, the paired difference from the mean of the random
+        sets, with its own interval.
     """
     options = cfg.ablate_with
     config = compose(
@@ -427,9 +437,14 @@ def damage_of(
     summary, effects = inner.read("summary"), inner.read("effects")
     table = summary[["task", "metric", "set", "damage", "ci_low", "ci_high", "n"]]
     table = table.assign(heads=table["set"], set=table["set"].map(called))
-    wide = effects.assign(set=effects["set"].map(called)).pivot(
-        index=["example", "cluster"], columns="set", values="damage"
-    )
+    effects = effects.assign(set=effects["set"].map(called))
+    if table["metric"].iloc[0].endswith("diff"):
+        is_right = effects.assign(
+            accuracy=effects["ablated"] > 0, clean_accuracy=effects["clean"] > 0
+        )
+        shares = is_right.groupby("set")[["accuracy", "clean_accuracy"]].mean()
+        table = table.merge(shares, left_on="set", right_index=True)
+    wide = effects.pivot(index=["example", "cluster"], columns="set", values="damage")
     more = wide[ROLE] - wide.drop(columns=ROLE).mean(axis=1)
     interval = statistics.cluster_bootstrap(
         more.to_numpy()[None],
@@ -438,8 +453,10 @@ def damage_of(
         seed=cfg.seed,
         level=cfg.level,
     )
-    difference = table[table["set"] == ROLE].assign(
-        set=DIFFERENCE, damage=interval.mean, ci_low=interval.low, ci_high=interval.high
+    difference = (
+        table[table["set"] == ROLE]
+        .drop(columns=["accuracy"], errors="ignore")
+        .assign(set=DIFFERENCE, damage=interval.mean, ci_low=interval.low, ci_high=interval.high)
     )
     return pd.concat([table.sort_values("set"), difference], ignore_index=True)
 

@@ -204,9 +204,11 @@ class Run:
         """Read what all shards say of their ends."""
         return [json.loads(self._end(index).read_text()) for index in range(self.n_shards)]
 
-    def rows(self) -> pd.DataFrame:
-        """Read the rows of all shards."""
+    def rows(self, round_: int | None = None) -> pd.DataFrame:
+        """Read the rows of all shards, of one round or of all."""
         names = [name for shard in self.shards() for name in shard["parts"]]
+        if round_ is not None:
+            names = [name for name in names if name.split("-")[1] == str(round_)]
         return read_parts([self.folder / "parts" / name for name in names])
 
     def write(self, name: str, table: pd.DataFrame, **known: Any) -> None:

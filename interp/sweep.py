@@ -418,6 +418,18 @@ def damages(
         The damage, averaged over draws, in the metric's unit: positive where the model got worse.
     """
     rows = measured(run, engine, stage=stage, tokens_per_batch=tokens_per_batch, advance=advance)
+    return _damage(engine, rows)
+
+
+def at_once(engine: Engine, tokens_per_batch: int) -> Float[np.ndarray, "setting example"]:
+    """Measure every setting on every example, as `damages` does, and keep nothing on disk."""
+    todo = engine.plan(tokens_per_batch, range(len(engine.settings)))
+    rows = [engine.run(job) for part in todo.parts for job in part]
+    return _damage(engine, pd.concat(rows, ignore_index=True))
+
+
+def _damage(engine: Engine, rows: pd.DataFrame) -> Float[np.ndarray, "setting example"]:
+    """Lay rows out, averaged over draws and signed as damage."""
     effect = (rows["ablated"] - rows["clean"]).groupby([rows["setting"], rows["example"]]).mean()
     matrix = effect.unstack().to_numpy()
     return -matrix if engine.task.higher_is_better else matrix

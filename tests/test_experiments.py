@@ -13,12 +13,16 @@ from hydra.core.global_hydra import GlobalHydra
 from experiments import (
     ablation,
     benchmark,
+    gates,
+    head_count,
     importance,
     interactions,
     pruning,
     redundancy,
     roles,
     self_repair,
+    specialisation,
+    train,
     validate,
 )
 from experiments.command import CONF
@@ -27,12 +31,16 @@ from interp import results, sweep
 COMMANDS = {
     "ablation": ablation.main,
     "benchmark": benchmark.main,
+    "gates": gates.main,
+    "head_count": head_count.main,
     "importance": importance.main,
     "interactions": interactions.main,
     "pruning": pruning.main,
     "redundancy": redundancy.main,
     "roles": roles.main,
     "self_repair": self_repair.main,
+    "specialisation": specialisation.main,
+    "train": train.main,
     "validate": validate.main,
 }
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -95,6 +103,11 @@ def test_every_configuration_composes_and_names_arguments_that_exist():
                 keys = {key for key in node if key != "_target_"}
                 arguments = set(signature(get_method(node["_target_"])).parameters) - {"model"}
                 assert keys == arguments, option
+        for option in sorted((CONF / "training").glob("*.yaml")):
+            chosen = compose("train", [f"training={option.stem}"]).training
+            for node in (chosen.lesson, chosen.plan):
+                keys = {key for key in node if key != "_target_"}
+                assert keys == set(signature(get_method(node["_target_"])).parameters), option
         for experiment in COMMANDS:
             compose(experiment)
 
@@ -338,3 +351,176 @@ def test_the_configured_dtype_is_used():
     summary = results.load("results")
     assert summary["damage"].dtype == torch.zeros((), dtype=torch.float64).numpy().dtype
     assert (summary["dtype"] == "bfloat16").all()
+
+
+SHORT = [
+    "training.plan.steps=6",
+    "training.plan.evaluate_every=2",
+    "training.plan.n_test=8",
+    "training.plan.batch_size=4",
+]
+LESSONS = {
+    "induction": [],
+    "pronouns": [],
+    "relations": ["training.lesson.n_cases=6", "training.lesson.n_verbs=6"],
+    "translation": [],
+    "text": ["training.lesson.path=text.txt", "training.lesson.context=8"],
+}
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_what_was_trained_is_a_model_for_every_other_command(name, capsys):
+    write("text.txt", TEXT * 20)
+    assert run("train", f"training={name}", *LESSONS[name], *SHORT, "checkpoints=[0,3]") == 0
+    said = capsys.readouterr().out
+    assert f"{name}, " in said
+    history = results.load("results/train", "history")
+    assert {"task", "seed", "step", "split", "loss", "accuracy", "tokens_per_second"} <= {*history}
+    assert history[history["split"] == "test"]["step"].tolist() == [0, 2, 4, 6]
+    [folder] = (path.parent for path in Path("results").rglob("run.json"))
+    assert (folder / "history.png").exists()
+    assert sorted(path.name for path in folder.glob("checkpoints/*")) == [
+        f"{name}-00000",
+        f"{name}-00003",
+    ]
+    [found] = [word for word in said.split() if "model.path=" in word]
+    arguments = ["model=custom", found.strip("')").replace('"', ""), "task=trained"]
+    arguments[1] = f"model.path='{arguments[1].partition('=')[2]}'"
+    arguments += ["task.n=4", "task.min_accuracy=0"]
+    assert run("ablation", *arguments, "hydra.run.dir=there") == 0
+    assert results.load("there")["damage"].notna().all()
+
+
+def test_training_that_breaks_off_goes_on_and_ends_the_same(monkeypatch):
+    arguments = ["training=induction", *SHORT, "checkpoints=[3]"]
+    assert run("train", *arguments, "hydra.run.dir=whole") == 0
+    honest = train.fit
+
+    def failing(*args, watch, **choices):
+        def stop(now):
+            watch(now)
+            if now.step == 5:
+                raise OSError("the disk is full")
+
+        return honest(*args, watch=stop, **choices)
+
+    monkeypatch.setattr(train, "fit", failing)
+    with pytest.raises(OSError, match="full"):
+        run("train", *arguments, "hydra.run.dir=broken")
+    assert Path("broken/parts/state.safetensors").exists()
+    assert not Path("broken/induction").exists()
+    monkeypatch.setattr(train, "fit", honest)
+    assert run("train", *arguments, "hydra.run.dir=broken") == 0
+    for name in ("induction", "checkpoints/induction-00003"):
+        files = [Path(folder, name, "model.safetensors") for folder in ("whole", "broken")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert not Path("broken/parts/state.safetensors").exists()
+    tables = [pd.read_parquet(f"{f}/history.parquet") for f in ("whole", "broken")]
+    whole, broken = (table.drop(columns="tokens_per_second") for table in tables)
+    pd.testing.assert_frame_equal(whole, broken, check_exact=True)
+
+
+FEW_HEADS = [
+    *("n_seeds=2", "training.lesson.n_cases=6", "training.lesson.n_verbs=6"),
+    *("arms.fixed_width.n_heads=[1,4,32]", "arms.fixed_d_head.n_heads=[1,2]"),
+    *("~arms.one_query", "~arms.one_relation", "arms.no_mixing.n_heads=[2]"),
+]
+
+
+def test_the_head_count_is_the_same_in_one_go_in_shards_and_after_a_break(monkeypatch, capsys):
+    arguments = [*FEW_HEADS, *SHORT]
+    assert run("head_count", *arguments, "hydra.run.dir=whole") == 0
+    said = capsys.readouterr().out
+    assert (
+        "from 1 head to 32 heads: parameters × 1, multiply-adds × 1, entries of the score" in said
+    )
+    assert "fixed_width: best with" in said
+    for shard in ("1/2", "0/2"):
+        assert run("head_count", *arguments, f"shard={shard}", "hydra.run.dir=shards") == 0
+    honest, calls = head_count.fit, []
+
+    def failing(*args, **choices):
+        calls.append(args)
+        if len(calls) == 4:
+            raise OSError("the disk is full")
+        return honest(*args, **choices)
+
+    monkeypatch.setattr(head_count, "fit", failing)
+    with pytest.raises(OSError, match="full"):
+        run("head_count", *arguments, "hydra.run.dir=broken")
+    assert run("head_count", *arguments, "hydra.run.dir=broken") == 0
+    assert len(calls) == 13  # 12 models, one of them twice
+    order = ["arm", "n_heads", "seed"]
+    whole, *others = (
+        pd.read_parquet(f"{folder}/head_count.parquet")
+        .sort_values(order, ignore_index=True)
+        .drop(columns="seconds_per_step")
+        for folder in ("whole", "shards", "broken")
+    )
+    for other in others:
+        pd.testing.assert_frame_equal(whole, other, check_exact=True)
+    assert not whole.duplicated(order).any()
+    width = whole[whole["arm"] == "fixed_width"]
+    assert width["n_parameters"].nunique() == width["multiply_adds"].nunique() == 1
+    entries = width.groupby("n_heads")["score_entries"].first()
+    assert (entries / entries[1]).to_dict() == {1: 1, 4: 4, 32: 32}
+
+
+def test_heads_that_are_not_mixed_write_side_by_side_for_good():
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("head_count", [*FEW_HEADS, *SHORT, "device=cpu"])
+    GlobalHydra.instance().clear()
+    job = head_count.Job("no_mixing", 2, 0)
+    lesson, model = head_count.pupil(cfg, job)
+    before = model.blocks[0].attn.W_O.clone()
+    plan = head_count.build(cfg.training.plan)
+    head_count.fit(model, lesson, plan, seed=0, state=None, watch=lambda now: None)
+    assert torch.equal(model.blocks[0].attn.W_O, before)
+    z = torch.randn(1, 3, 2, 16)
+    assert torch.equal(model.blocks[0].attn._output(z), z.flatten(2))
+    _, mixed = head_count.pupil(cfg, head_count.Job("fixed_width", 4, 0))
+    assert mixed.blocks[0].attn.W_O.requires_grad
+
+
+BAD_TRAINING = {
+    "checkpoints beyond the end": (["checkpoints=[7]"], "steps from 0 to 6"),
+    "checkpoints that are no list": (["checkpoints=3"], "checkpoints=3"),
+    "heads that do not share the width": (["training.model.n_heads=3"], "n_heads=3"),
+    "no steps": (["training.plan.steps=0"], "steps=0"),
+    "a text without a path": (["training=text"], "training.lesson.path is missing"),
+    "a text that is not there": (["training=text", "training.lesson.path=/no/such"], "/no/such"),
+    "an unknown lesson": (["training=chess"], "chess"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "names"), BAD_TRAINING.values(), ids=BAD_TRAINING)
+def test_bad_training_ends_in_one_line_and_leaves_nothing(overrides, names, capsys):
+    assert run("train", *SHORT, *overrides) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert names in line
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "names"),
+    [
+        ("n_seeds=0", "n_seeds=0"),
+        ("arms.fixed_width.n_heads=[]", "arms.fixed_width"),
+        ("arms.fixed_width.n_heads=[5]", "n_heads=5"),
+        ("arms.no_mixing.model.d_head=4", "2 heads of width 4 do not fill d_model=32"),
+    ],
+)
+def test_a_bad_head_count_ends_in_one_line_and_leaves_nothing(override, names, capsys):
+    assert run("head_count", *FEW_HEADS, *SHORT, override) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert names in line
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("experiment", ["roles", "redundancy"])
+def test_a_corpus_in_words_unknown_to_the_model_is_refused(experiment, capsys):
+    assert run(experiment, "model=trained", "model.name=relations") == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert "tokens are unknown to relations (corpus=trained has sentences" in line
+    assert not Path("results").exists()

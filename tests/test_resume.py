@@ -28,10 +28,10 @@ def run(folder, *arguments):
     return test_experiments.run("ablation", *arguments, f"hydra.run.dir={folder}")
 
 
-def start(folder, *arguments):
+def start(folder, *arguments, experiment="ablation"):
     """Run the command in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "experiments.ablation", *arguments, f"hydra.run.dir={folder}"],
+        [sys.executable, "-m", f"experiments.{experiment}", *arguments, f"hydra.run.dir={folder}"],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -202,3 +202,24 @@ def test_a_measured_budget_is_measured_once(monkeypatch):
     assert_same("broken", "whole")
     assert run("other", *arguments) == 0
     assert len(parts("other")) != len(parts("whole"))
+
+
+TRAINING = ["training=induction", "training.plan.steps=60", "training.plan.evaluate_every=5"]
+
+
+def test_training_that_was_killed_ends_with_the_same_weights(tmp_path):
+    quiet, killed = (tmp_path / name for name in ("quiet", "killed"))
+    assert test_experiments.run("train", *TRAINING, f"hydra.run.dir={quiet}") == 0
+    process = start(killed, *TRAINING, experiment="train")
+    while not (killed / "parts" / "state.safetensors").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert not (killed / "induction").exists()
+    assert test_experiments.run("train", *TRAINING, f"hydra.run.dir={killed}") == 0
+    weights = [(folder / "induction" / "model.safetensors") for folder in (quiet, killed)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    history = [pd.read_parquet(folder / "history.parquet") for folder in (quiet, killed)]
+    before, after = (table.drop(columns="tokens_per_second") for table in history)
+    pd.testing.assert_frame_equal(before, after, check_exact=True)

@@ -246,6 +246,31 @@ def byte_tokenizer(frame: str = "none") -> Any:
     )
 
 
+WORD_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+
+
+def word_tokenizer(words: Sequence[str], frame: str) -> Any:
+    """Build a tokenizer whose tokens are words with white space between them.
+
+    Args:
+        words: The vocabulary; special tokens come before it.
+        frame: What surrounds a text: `none`, `start` (`<s> …`) or `end` (`… </s>`).
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = {word: number for number, word in enumerate((*WORD_SPECIALS, *words))}
+    backend = Tokenizer(models.WordLevel(vocab=vocab, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if frame != "none":
+        backend.post_processor = processors.TemplateProcessing(
+            single="<s> $A" if frame == "start" else "$A </s>",
+            special_tokens=[("<s>", vocab["<s>"]), ("</s>", vocab["</s>"])],
+        )
+    names = ("pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
+    specials = dict(zip(names, WORD_SPECIALS, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **specials)
+
+
 def visible(
     query: Text, key: Text, *, causal: bool, window: int | None
 ) -> Bool[Tensor, "batch query key"]:

@@ -31,7 +31,7 @@ def chunks(model: HeadModel, path: str, context: int) -> list[Chunk]:
     n_special = int(model.codec.prepend_bos) if model.kind == "decoder" else 2
     longest = (model.codec.n_ctx or context + n_special) - n_special
     if not 2 <= context <= longest:
-        raise InputError(f"context of {context} tokens: 2 to {longest} for {model.name}")
+        raise InputError(f"context={context}: 2 to {longest} tokens for {model.name}")
     documents = files.texts(path)
     found = []
     for name, content in documents.items():

@@ -35,8 +35,11 @@ def repeated(model: HeadModel, n: int, seed: int) -> list[tuple[Encoded, int]]:
     longest = min(LONGEST, len(vocabulary))
     if model.codec.n_ctx is not None:
         longest = min(longest, (model.codec.n_ctx - len(before) - len(after)) // 2)
-    if longest < SHORTEST:
-        raise InputError(f"{model.name}: too few tokens, or too short a context, for repetition")
+    if n and longest < SHORTEST:
+        raise InputError(
+            f"{model.name}: too few tokens, or too short a context, for repetition "
+            f"(where there is n_repeats=, 0 does without)"
+        )
     found = []
     for _ in range(n):
         length = int(rng.integers(SHORTEST, longest + 1))
