@@ -32,8 +32,8 @@ DEFAULT_TOKENS = 1024
 """Tokens a micro-batch holds where no measurement has said better."""
 PASSAGES = 50
 """Passages that tell whether a model knows the words of a corpus."""
-MOST_UNKNOWN = 0.5
-"""The share of tokens that may be unknown to a model."""
+MOST_UNKNOWN = 0.9
+"""The share of tokens that may be unknown to a model, which can still look at repetition."""
 FILES = (
     "corpus.path",
     "model.name",
@@ -125,10 +125,10 @@ def read(cfg: DictConfig) -> Corpus:
 
 
 def check_words(model: HeadModel, corpus: Corpus) -> None:
-    """Check that a model knows most of the words that it is to read.
+    """Check that a model knows some of the words that it is to read.
 
     Raises:
-        InputError: Most are unknown to it.
+        InputError: Nearly all are unknown to it.
     """
     tokenizer = model.codec.tokenizer
     if tokenizer.unk_token_id is None:
