@@ -100,6 +100,11 @@ def quoted(argument: str) -> str:
     return f'{key}="{escaped}"'
 
 
+def path_argument(path: str | Path) -> str:
+    """Write `model.path=…` so that neither the shell nor Hydra stumbles over the path."""
+    return f"'model.path=\"{path}\"'" if set(str(path)) & set(",= ") else f"model.path={path}"
+
+
 def _settle(folder: str, n_threads: int | None = None) -> None:
     """Make a process one of this command's: where the user stands, with its share of the cores.
 

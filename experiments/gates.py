@@ -378,7 +378,7 @@ def write(
     whole, rows = pd.read_parquet(before), read_parts(list(scored))
     each = [whole.assign(heads="all", draw=0, **job._asdict()) for job in found.jobs]
     rows = pd.concat([*each, rows], ignore_index=True)
-    drawn: dict[str, Any] = {"n_draws": cfg.bootstrap_draws, "level": cfg.level, "seed": cfg.seed}
+    drawn = inputs.drawn(cfg)
     run.write("quality", quality(tables, rows, clusters, **drawn), **known)
     if rivals:
         jobs = pd.DataFrame([found.jobs[number] for number in found.rivalled])
@@ -647,8 +647,7 @@ def choices(cfg: DictConfig) -> Choices:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"{key}={value}: auto, or a whole number of at least 1")
     inputs.check_least(cfg, {"n_seeds": 1, "save_every": 1, "n_random": 1, "bootstrap_draws": 1})
-    if not 0 < cfg.level < 1:
-        raise InputError(f"level={cfg.level:g}: between 0 and 1, such as 0.95")
+    inputs.check_level(cfg)
     return Choices(
         prices=[float(price) for price in prices],
         weights=weights,

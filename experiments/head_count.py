@@ -102,7 +102,7 @@ def measure(cfg: DictConfig, run: Run) -> None:
     torch.set_num_threads(cfg.threads)
     plan: Plan = build(cfg.training.plan)
     every = jobs(cfg)
-    for job in every:
+    for job in every[: len(every) // cfg.n_seeds]:
         pupil(cfg, job)  # what is wrong is said before the first is trained
     run.start(
         {
@@ -258,8 +258,7 @@ def check(cfg: DictConfig) -> None:
         InputError: One of them is out of range.
     """
     inputs.check_least(cfg, {"n_seeds": 1, "threads": 1})
-    if not 0 < cfg.level < 1:
-        raise InputError(f"level={cfg.level:g}: between 0 and 1, such as 0.95")
+    inputs.check_level(cfg)
     if not cfg.arms:
         raise InputError("arms={}: name at least one")
     for arm, choices in cfg.arms.items():

@@ -184,9 +184,23 @@ def check_gated(cfg: DictConfig, kinds: Sequence[str] = gates.KINDS) -> None:
         InputError: A choice is not among those known, or out of range.
     """
     check_choices(cfg, {"ablation": kinds, "positions": gates.POSITIONS})
+    check_level(cfg)
+    check_least(cfg, {"bootstrap_draws": 1, "top": 1})
+
+
+def check_level(cfg: DictConfig) -> None:
+    """Check the level of intervals.
+
+    Raises:
+        InputError: It is out of range.
+    """
     if not 0 < cfg.level < 1:
         raise InputError(f"level={cfg.level:g}: between 0 and 1, such as 0.95")
-    check_least(cfg, {"bootstrap_draws": 1, "top": 1})
+
+
+def drawn(cfg: DictConfig) -> dict[str, Any]:
+    """Give what intervals by bootstrap depend on: arguments of statistics.cluster_bootstrap."""
+    return {"n_draws": cfg.bootstrap_draws, "level": cfg.level, "seed": cfg.seed}
 
 
 def tokens_per_batch(cfg: DictConfig) -> int:

@@ -115,7 +115,7 @@ def measure(cfg: DictConfig, run: Run) -> None:
         if not is_left:
             return
         clusters = task.table["cluster"].to_numpy()
-        drawn = {"n_draws": cfg.bootstrap_draws, "level": cfg.level, "seed": cfg.seed}
+        drawn = inputs.drawn(cfg)
         table = interactions.interactions(pairs, single, both, clusters, **drawn)
         table = interactions.with_similarity(table, lines, cfg.twins.measure)
         similar = interactions.similar(

@@ -49,7 +49,7 @@ from scipy import stats
 from tqdm import tqdm
 
 from experiments import inputs
-from experiments.command import build, command, identity
+from experiments.command import build, command, identity, path_argument
 from interp import plots, statistics, sweep, units
 from interp.errors import InputError
 from interp.gates import Baseline, Setting
@@ -263,18 +263,13 @@ def known(run: Run) -> dict[str, Any]:
     return {"model": record["model_name"], "task": record["task"], **chosen}
 
 
-def drawn(cfg: DictConfig) -> dict[str, Any]:
-    """Give what intervals depend on."""
-    return {"n_draws": cfg.bootstrap_draws, "level": cfg.level, "seed": cfg.seed}
-
-
 def write_curves(
     cfg: DictConfig, run: Run, points: pd.DataFrame, report: Half, damage: Damages
 ) -> None:
     """Write the curves, and what they come to."""
     curves, comes_to = [], []
     for metric, read in readings(run.record, report, damage, points["closed"]).items():
-        table = pruning.curve(points, read.value, report.clusters, **drawn(cfg))
+        table = pruning.curve(points, read.value, report.clusters, **inputs.drawn(cfg))
         curves.append(table.assign(metric=metric, split="report"))
         table = pruning.prunable(
             points,
@@ -283,7 +278,7 @@ def write_curves(
             report.clusters,
             tolerance=cfg.tolerance,
             higher_is_better=read.higher_is_better,
-            **drawn(cfg),
+            **inputs.drawn(cfg),
         )
         comes_to.append(table.assign(metric=metric, tolerance=cfg.tolerance, split="report"))
     columns = [*CURVE, "n_pruned", "fraction", "metric", "value", "ci_low", "ci_high", "split"]
@@ -306,7 +301,7 @@ def write_kept(
     tables = []
     for metric, found in read["report"].items():
         interval = statistics.cluster_bootstrap(
-            found.damage, halves["report"][0].clusters, **drawn(cfg)
+            found.damage, halves["report"][0].clusters, **inputs.drawn(cfg)
         )
         table = units.table(kept).assign(
             metric=metric,
@@ -542,8 +537,6 @@ def report_size(run: Run, cfg: DictConfig) -> None:
     table = run.read("size")
     line = table[(table["order"] == cfg.save_order) & (table["fraction"] == cfg.save)].iloc[0]
     speed = cfg.speed
-    path = line["path"]
-    quoted = f"'model.path=\"{path}\"'" if {",", "="} & set(path) else f"model.path={path}"
     print(
         f"{line['n_pruned']} of {line['n_heads']} heads cut out by {line['order']}: "
         f"{line['n_parameters_before']:,} → {line['n_parameters_after']:,} weights "
@@ -551,7 +544,7 @@ def report_size(run: Run, cfg: DictConfig) -> None:
         f"{speed.tokens} tokens takes {line['seconds_before']:.4f} → {line['seconds_after']:.4f} s:"
         f" {line['ratio']:.2f} times as fast [{line['ratio_low']:.2f}, {line['ratio_high']:.2f}]; "
         f"outputs differ from those with closed gates by at most {line['difference']:.1g}\n"
-        f"load it anywhere: model=pruned {quoted}"
+        f"load it anywhere: model=pruned {path_argument(line['path'])}"
     )
 
 

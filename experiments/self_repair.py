@@ -92,7 +92,7 @@ def measure(cfg: DictConfig, run: Run) -> None:
         rows = sweep.measured(run, engine, stage=PARTED, **how)
         run.end_shard([])
     clusters = task.table["cluster"].to_numpy()
-    bootstrap = {"n_draws": cfg.bootstrap_draws, "level": cfg.level, "seed": cfg.seed}
+    bootstrap = inputs.drawn(cfg)
     tables = {
         "self_repair": self_repair.table(
             single, chosen, clusters, top_share=cfg.top_share, **bootstrap

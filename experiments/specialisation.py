@@ -392,9 +392,9 @@ def check(cfg: DictConfig) -> None:
     inputs.check_least(cfg, {"n_seeds": 1, "threads": 1})
     if cfg.n_examples is None or cfg.n_examples < 4:
         raise InputError(f"n_examples={cfg.n_examples}: at least 4, of which half choose orders")
-    for key in ("level", "threshold"):
-        if not 0 < cfg[key] < 1:
-            raise InputError(f"{key}={cfg[key]:g}: between 0 and 1")
+    inputs.check_level(cfg)
+    if not 0 < cfg.threshold < 1:
+        raise InputError(f"threshold={cfg.threshold:g}: between 0 and 1")
     unknown = [name for name in cfg.orders if name not in specialisation.ORDERS]
     if unknown or not cfg.orders:
         known = ", ".join(specialisation.ORDERS)

@@ -29,7 +29,7 @@ from omegaconf import DictConfig, ListConfig
 from tqdm import tqdm
 
 from experiments import inputs
-from experiments.command import build, command, identity
+from experiments.command import build, command, identity, path_argument
 from interp import plots
 from interp.errors import InputError
 from interp.runs import Run
@@ -121,11 +121,6 @@ def report(run: Run) -> None:
     )
     if kept:
         print(f"{run.folder / 'checkpoints'}: {', '.join(kept)}")
-
-
-def path_argument(path: Path) -> str:
-    """Write `model.path=…` so that neither the shell nor Hydra stumbles over commas in it."""
-    return f"model.path={path}" if not set(str(path)) & set(",= ") else f"'model.path=\"{path}\"'"
 
 
 def steepest(tests: pd.DataFrame) -> list[pd.Series]:

@@ -428,7 +428,7 @@ def differentiate(
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(_frozen(model.module))
+        stack.enter_context(frozen(model.module))
         kept = stack.enter_context(model.watching_z())  # before any gate
         stack.enter_context(gates.gated(model, opening, baseline, rows, draws[0]))
         stack.enter_context(baseline.watching(model.attentions))  # not of closed gates alone
@@ -449,7 +449,7 @@ def differentiate(
 
 
 @contextmanager
-def _frozen(module: nn.Module) -> Iterator[None]:
+def frozen(module: nn.Module) -> Iterator[None]:
     """Ask for no gradients of weights: a backward then costs about as much as a forward."""
     thawed = [weight for weight in module.parameters() if weight.requires_grad]
     for weight in thawed:

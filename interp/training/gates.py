@@ -39,6 +39,7 @@ from interp.axes import Score
 from interp.gates import Place, Zero, gated
 from interp.heads import Head, all_heads, from_table
 from interp.models.head_model import HeadModel
+from interp.redundancy import importance
 from interp.tasks.task import Task
 from interp.training.lesson import Lesson
 from interp.training.trainer import Group, Settings, Trainer
@@ -285,7 +286,7 @@ def learn(
 
     groups = [Group({f"gates.{k}": value for k, value in gates.named_parameters()}, rate)]
     if weights_rate is None:
-        with frozen(model):
+        with importance.frozen(model.module):
             course.take(groups, loss, gates.n_open)
     else:
         course.take([*groups, Group(weights(model), weights_rate)], loss, gates.n_open)
@@ -312,19 +313,6 @@ def retrain(
 def weights(model: HeadModel) -> dict[str, nn.Parameter]:
     """Name the weights of a model that can be trained."""
     return {name: value for name, value in model.module.named_parameters() if value.requires_grad}
-
-
-@contextmanager
-def frozen(model: HeadModel) -> Iterator[None]:
-    """Keep a model's weights out of all gradients while the `with` block runs."""
-    learned = weights(model).values()
-    for value in learned:
-        value.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for value in learned:
-            value.requires_grad_(True)
 
 
 @contextmanager

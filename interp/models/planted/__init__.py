@@ -34,6 +34,7 @@ from interp.models.planted import language, variants
 from interp.models.planted.variants import N_CTX, PRONOUNS, READOUT, Layers
 from interp.models.planted.wiring import Space, d_head, wire
 from interp.models.pretrained import float_type, torch_device
+from interp.models.text import WORD_SPECIALS
 from interp.transformer import Transformer, TransformerConfig
 
 VARIANTS: dict[str, dict[str, Layers]] = {
@@ -104,7 +105,7 @@ def planted(
     kind = "decoder" if variant == "redundant" else variant
     rng = np.random.default_rng(weights_seed)
     space = variants.space()
-    words = [*language.SPECIALS, *rng.permutation(language.WORDS).tolist()]
+    words = [*WORD_SPECIALS, *rng.permutation(language.WORDS).tolist()]
     config = TransformerConfig(
         kind,  # type: ignore[arg-type]
         d_vocab=len(words),
@@ -170,7 +171,7 @@ def tokenizer(words: Sequence[str], kind: str) -> Any:
     backend = Tokenizer(models.WordLevel(vocab=vocab, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     names = ("pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
-    specials = dict(zip(names, language.SPECIALS, strict=True))
+    specials = dict(zip(names, WORD_SPECIALS, strict=True))
     made = WordTokenizer(tokenizer_object=backend, **specials)
     made._switch_to_input_mode()
     return made

@@ -21,6 +21,7 @@ from itertools import cycle
 import numpy as np
 
 from interp.corpora.corpus import Corpus, Mention, Passage, Word
+from interp.models.text import WORD_SPECIALS
 
 PEOPLE = {
     noun: (gender, number)
@@ -54,7 +55,6 @@ AGREEMENT = {
     "it": ("neuter", "singular"),
 }
 """What a noun must be for each pronoun to stand for it."""
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 WORDS = tuple(word for words in CLASSES.values() for word in words)
 _UPOS = {
     "determiner": "DET",
@@ -78,7 +78,7 @@ ANTECEDENTS = (0, 1, None, 2, 0, None, 1, 2, None)
 
 def features(word: str) -> tuple[str, ...]:
     """List what a token is, beside itself."""
-    if word in SPECIALS:
+    if word in WORD_SPECIALS:
         return ("one", "bos") if word == "<s>" else ("one",)
     traits = PEOPLE.get(word) or (("neuter", "singular") if word in CLASSES["thing"] else ())
     return ("one", _CLASS[word], *(("noun", *traits) if traits else ()))

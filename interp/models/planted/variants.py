@@ -14,8 +14,9 @@ No head that looks at grammar has a second feature of grammar, and the head behi
 
 from collections.abc import Callable
 
-from interp.models.planted.language import AGREEMENT, PEOPLE, SPECIALS, WORDS, features, pronoun
+from interp.models.planted.language import AGREEMENT, PEOPLE, WORDS, features, pronoun
 from interp.models.planted.wiring import Link, Space, Wiring
+from interp.models.text import WORD_SPECIALS
 
 N_CTX = 80
 N_SCRATCH = 16
@@ -36,7 +37,7 @@ Layers = tuple[tuple[Wiring, ...], ...]
 
 def space() -> Space:
     """Name the coordinates of the residual stream."""
-    tokens = (*SPECIALS, *WORDS)
+    tokens = (*WORD_SPECIALS, *WORDS)
     return Space(
         [
             *(f"token:{word}" for word in tokens),
